@@ -1,0 +1,43 @@
+"""The errors users see: each names who, what came, what was expected and what to do; never data, never a path of a client."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class FedgaussError(Exception):
+    """Everything fedgauss raises on purpose."""
+
+
+class DataError(FedgaussError, ValueError):
+    """Bad input data: names the client and the column."""
+
+
+class SettingsError(FedgaussError, ValueError):
+    """An unknown or impossible setting, kernel or run-file key."""
+
+
+class ScheduleError(FedgaussError):
+    """An algorithm cannot run under this schedule."""
+
+
+class ReplyError(FedgaussError):
+    """A client's reply cannot be counted: names the client and the array."""
+
+
+class RunError(FedgaussError):
+    """The run could not go on: too few clients answered, or what was saved does not fit."""
+
+
+class NotPositiveDefiniteError(FedgaussError):
+    """A covariance could not be factorised: says which jitter was tried."""
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """'; did you mean "rbf"?' when a known name is near, else ''.
+
+    Example:
+        >>> suggest("rbff", ["rbf", "linear"])
+        '; did you mean "rbf"?'
+    """
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f'; did you mean "{near[0]}"?' if near else ""
