@@ -1,0 +1,116 @@
+"""Means and variances of all clients' columns together, from sums: what pooled standardising needs. One exchange."""
+
+import dataclasses
+from typing import ClassVar, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from fedgauss.algorithm import Data, FederatedAlgorithm, Key
+
+
+class MomentsRequest(NamedTuple):
+    """The point about which to take the sums: zero at first."""
+
+    about: Float[Array, "D+P"]
+
+
+class MomentsReply(NamedTuple):
+    """Sums over a client's rows. They add; five numbers a column whatever the number of rows.
+
+    A client with a single row thereby tells its values: see `users and trust` in the documentation.
+    """
+
+    count: Float[Array, ""]
+    sums: Float[Array, "D+P"]
+    squares: Float[Array, "D+P"]
+    within: Float[Array, "P"]
+    """The targets' squared deviations from the client's own means."""
+
+
+class MomentsServer(NamedTuple):
+    """What is known so far."""
+
+    about: Float[Array, "D+P"]
+    exchanges: Float[Array, ""]
+    count: Float[Array, ""]
+    mean: Float[Array, "D+P"]
+    variance: Float[Array, "D+P"]
+    within: Float[Array, "P"]
+    """The targets' variance about the clients' own means, pooled."""
+
+
+class MomentsInfo(NamedTuple):
+    """Worth plotting: nothing but the count."""
+
+    num_rows: Float[Array, ""]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Moments(FederatedAlgorithm[MomentsServer, tuple[()], MomentsRequest, MomentsReply]):
+    """Pooled means and variances of the columns.
+
+    Sums of squares about zero lose digits when a column's mean is far larger than its spread. Where more than six of
+    the sixteen digits are gone, one more exchange takes them about the mean.
+    """
+
+    quorum: ClassVar[Literal["some", "every"]] = "every"
+
+    num_inputs: int
+    num_targets: int
+
+    def init(self, key: Key) -> MomentsServer:
+        """Nothing known."""
+        zeros, zero = jnp.zeros(self.num_inputs + self.num_targets), jnp.zeros(())
+        return MomentsServer(zeros, zero, zero, zeros, zeros, jnp.zeros(self.num_targets))
+
+    def init_client(self, key: Key) -> tuple[()]:
+        """Clients keep nothing."""
+        return ()
+
+    def request(self, server: MomentsServer) -> MomentsRequest | None:
+        """Sums about zero; once more about the mean where a variance is below 1e-6 of the squared mean."""
+        if server.exchanges == 0:
+            return MomentsRequest(server.about)
+        if server.exchanges == 1 and bool(jnp.any(server.variance < 1e-6 * server.mean**2)):
+            return MomentsRequest(server.mean)
+        return None
+
+    def client_update(
+        self, request: MomentsRequest, client: tuple[()], data: Data, key: Key
+    ) -> tuple[tuple[()], MomentsReply]:
+        """Sums over the rows.
+
+        Sent: the number of rows, 2 (D + P) + P sums. Of a client with one row they are the row itself.
+        Kept: nothing.
+        """
+        del key
+        row = jnp.arange(data.X.shape[0]) < data.count
+        columns = jnp.concatenate([data.X, data.Y], axis=1)
+        about = jnp.where(row[:, None], columns - request.about[None, :], 0.0)
+        Y = about[:, self.num_inputs :]
+        count = data.count.astype(columns.dtype)
+        own = jnp.where(row[:, None], Y - (Y.sum(0) / jnp.maximum(count, 1.0))[None, :], 0.0)
+        return client, MomentsReply(count, about.sum(0), (about**2).sum(0), (own**2).sum(0))
+
+    def server_update(self, server: MomentsServer, total: MomentsReply) -> tuple[MomentsServer, MomentsInfo]:
+        """var = E[(x - a)^2] - (E[x] - a)^2."""
+        shift = total.sums / total.count
+        variance = jnp.maximum(total.squares / total.count - shift**2, 0.0)
+        about = jnp.where(server.exchanges == 0, 0.0, server.mean)
+        mean = about + shift
+        server = MomentsServer(
+            about, server.exchanges + 1, total.count, mean, variance, total.within / total.count
+        )
+        return server, MomentsInfo(total.count)
+
+    def client_bytes(self, rows: int) -> int:
+        """Two copies of the columns."""
+        return 16 * rows * (self.num_inputs + self.num_targets)
+
+
+def spread(variance: Float[Array, "K"], mean: Float[Array, "K"]) -> Float[Array, "K"]:
+    """Standard deviations to divide by: 1 for a constant column, whose computed variance is rounding alone."""
+    constant = variance <= (1e-13 * jnp.abs(mean)) ** 2
+    return jax.numpy.where(constant, 1.0, jnp.sqrt(jnp.where(constant, 1.0, variance)))

@@ -1,0 +1,459 @@
+"""The default engine: all clients in this process, a cohort computed together over all cores, and a network that may lose.
+
+A round is one `Run.step`. Losses, delays and repetitions are drawn from the run's seed on a simulated clock, so a run
+with a bad network can be repeated exactly.
+"""
+
+import dataclasses
+import functools
+import heapq
+import logging
+import math
+import signal
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import numpy as np
+import threadpoolctl
+from jax.flatten_util import ravel_pytree
+from jax.sharding import NamedSharding, PartitionSpec
+
+from fedgauss.algorithm import Data, FederatedAlgorithm
+from fedgauss.buckets import Bucket, bucket
+from fedgauss.errors import RunError, SettingsError
+from fedgauss.exchange import Answers, Exchange, Rows, reply_shape
+from fedgauss.federation import Federation
+from fedgauss.ledger import Entry, Ledger
+from fedgauss.messages import named_leaves
+from fedgauss.schedules import Asynchronous, Positions, Schedule, Synchronous, check_schedule
+
+logger = logging.getLogger("fedgauss")
+
+_TOGETHER = 2**19
+"""Clients are computed in one batch while what they touch fits in this many bytes, a core's second-level cache."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Network:
+    """A network that loses, delays and repeats messages. The default one is perfect.
+
+    Args:
+        loss: Probability that a client's answer to a request never arrives.
+        repeat: Probability that an answer arrives twice.
+        delay: Mean of the exponential time an answer takes, in simulated seconds.
+        timeout: Simulated seconds after which the server stops waiting.
+    """
+
+    loss: float = 0.0
+    repeat: float = 0.0
+    delay: float = 0.0
+    timeout: float = math.inf
+
+    def __post_init__(self) -> None:
+        for name in ("loss", "repeat"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise SettingsError(f"Network({name}={getattr(self, name)}): expected a probability below 1")
+        if self.delay < 0.0 or self.timeout <= 0.0:
+            raise SettingsError("Network: expected delay >= 0 and timeout > 0")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Local:
+    """Settings of the in-process engine.
+
+    Args:
+        devices: How many cores to use; `None` uses every host device that JAX has.
+        network: What the simulated network does to messages.
+        retries: How often silent clients are asked again before the run gives up.
+    """
+
+    devices: int | None = None
+    network: Network = Network()
+    retries: int = 3
+
+
+class Callback:
+    """Something that watches a run. Both methods do nothing unless overridden."""
+
+    def start(self, run: "Run") -> None:
+        """Called before the first round; may restore the run to an earlier state."""
+
+    def round_end(self, run: "Run") -> bool | None:
+        """Called after each finished round; `True` stops the run."""
+
+    def end(self, run: "Run") -> None:
+        """Called once when the run is over, however it ended."""
+
+
+class Run:
+    """One run in progress: the exchange, its history, and the simulated network between server and clients.
+
+    Args:
+        algorithm: What is exchanged.
+        federation: The clients' data, already standardised.
+        schedule: Who is asked, and when.
+        engine: How the clients are computed.
+        seed: Every draw follows from it.
+        weights: What each client weighs in a weighted mean; its number of rows by default.
+    """
+
+    def __init__(
+        self,
+        algorithm: FederatedAlgorithm[Any, Any, Any, Any],
+        federation: Federation,
+        *,
+        schedule: Schedule,
+        engine: Local,
+        seed: int,
+        weights: np.ndarray[Any, Any] | None = None,
+    ) -> None:
+        check_schedule(schedule, algorithm)
+        self.algorithm, self.schedule, self.engine, self.seed = algorithm, schedule, engine, seed
+        self.sizes = np.asarray(federation.sizes, dtype=np.float64)
+        self.names = tuple(federation.names)
+        self.ledger = Ledger(self.names)
+        self.worker = LocalWorker(
+            algorithm, federation, self.sizes if weights is None else weights, seed=seed, devices=engine.devices
+        )
+        self.exchange = Exchange(algorithm, self.names, self.worker, seed, self.ledger)
+        self.history: list[dict[str, Any]] = []
+        self.clock = 0.0
+        self.interrupted = False
+        self._in_flight: list[tuple[float, int, bool, Answers]] = []
+        self._events = 0
+
+    @property
+    def server(self) -> Any:
+        """The server's state after the last finished round."""
+        return self.exchange.server
+
+    @property
+    def clients(self) -> Any:
+        """What every client has kept, stacked by position."""
+        return self.exchange.clients
+
+    def __call__(self, callbacks: Sequence[Callback] = ()) -> "Run":
+        """Go on until the algorithm has nothing more to ask, a callback says stop, or Ctrl-C is pressed."""
+        try:
+            for callback in callbacks:
+                callback.start(self)
+            with _first_interrupt_waits() as is_interrupted, threadpoolctl.threadpool_limits(1, user_api="blas"):
+                while self.step():
+                    stops = [callback.round_end(self) for callback in callbacks]
+                    self.interrupted = is_interrupted()
+                    if any(stops) or self.interrupted:
+                        break
+        finally:
+            for callback in callbacks:
+                callback.end(self)
+        return self
+
+    def step(self) -> bool:
+        """One round; `False` when the algorithm has nothing more to ask."""
+        started, first_entry, round_number = time.perf_counter(), len(self.ledger.entries), self.exchange.round
+        request = self.algorithm.request(self.server)
+        if request is None:
+            return False
+        if isinstance(self.schedule, Asynchronous):
+            answers, info, asked = self._absorb_next(self.schedule, request)
+        else:
+            answers, info, asked = self._ask_and_wait(self.schedule, request)
+        entries = self.ledger.entries[first_entry:]
+
+        def total(direction: str) -> int:
+            return sum(e.bytes * self.ledger.num_clients(e) for e in entries if e.direction == direction)
+
+        def clients(outcome: str) -> list[str]:
+            found = [e for e in entries if e.outcome == outcome]
+            return [n for e in found for n in ([self.names[c] for c in e.clients] if e.clients else self.names)]
+
+        refused = clients("refused")
+        if refused:
+            logger.warning("round %d: refused answers that are not finite, from %s", round_number, _listed(refused))
+        row = {
+            "round": round_number,
+            "request": answers.request,
+            "seconds": 0.0,
+            "simulated_seconds": self.clock,
+            "bytes_up": total("up"),
+            "bytes_down": total("down"),
+            "clients_asked": asked,
+            "clients_answered": sum(self.ledger.num_clients(e) for e in entries if e.outcome == "counted"),
+            "clients_refused": refused,
+        }
+        for name, leaf in named_leaves(jax.device_get(info)):
+            row[name] = leaf.item() if leaf.ndim == 0 else leaf.tolist()
+        row["seconds"] = time.perf_counter() - started
+        self.history.append(row)
+        return True
+
+    def _ask_and_wait(self, schedule: Schedule, request: Any) -> tuple[Answers, Any, int]:
+        assert not isinstance(schedule, Asynchronous)
+        exchange, network = self.exchange, self.engine.network
+        cohort = schedule.select(exchange.round, self.sizes, seed=self.seed)
+        answers = exchange.ask(request, cohort)
+        arrived = np.zeros(len(cohort), dtype=bool)
+        twice = np.zeros(len(cohort), dtype=bool)
+        for attempt in range(self.engine.retries + 1):
+            draw = np.random.default_rng([self.seed, answers.request, attempt, 0x2E7])
+            delay = draw.exponential(network.delay, len(cohort)) if network.delay else np.zeros(len(cohort))
+            silent = ~arrived
+            came = silent & (draw.random(len(cohort)) >= network.loss) & (delay <= network.timeout)
+            twice |= came & (draw.random(len(cohort)) < network.repeat)
+            arrived |= came
+            if attempt:
+                self._asked_again(answers, cohort[silent])
+            exchange.write(answers, cohort[silent & ~came], "lost")
+            all_came = bool(came[silent].all())
+            self.clock += delay[came].max(initial=0.0) if all_came or math.isinf(network.timeout) else network.timeout
+            if arrived.all() or (self.algorithm.quorum == "some" and arrived.any()):
+                break
+        else:
+            self._give_up(answers, cohort[~arrived], f"silent after {self.engine.retries + 1} requests")
+        if self.algorithm.quorum == "every":
+            refused = cohort[~exchange.is_fine(answers, cohort)]
+            if len(refused):
+                exchange.write(answers, refused, "refused")
+                self._give_up(answers, refused, "their answers are not finite")
+        info = exchange.deliver(answers, np.concatenate([cohort[arrived], cohort[twice]]))
+        if info is None:
+            self._give_up(answers, cohort[arrived], "their answers are not finite")
+        exchange.close(answers)
+        return answers, info, len(cohort)
+
+    def _asked_again(self, answers: Answers, silent: Positions) -> None:
+        who = tuple(int(p) for p in silent)
+        request = type(self.algorithm.request(self.server)).__name__
+        arrays = answers.shape.request_arrays
+        self.ledger.write(Entry(self.exchange.round, answers.request, "down", request, arrays, who, "sent again"))
+
+    def _give_up(self, answers: Answers, clients: Positions, why: str) -> None:
+        names = [self.names[c] for c in clients]
+        raise RunError(
+            f"round {self.exchange.round}, request {answers.request} of {type(self.algorithm).__name__}: needs the answer"
+            f" of {'every client' if self.algorithm.quorum == 'every' else 'at least one client'}, but"
+            f" {_listed(names)}: {why}. The last finished round is kept; check these clients and run again."
+        )
+
+    def _absorb_next(self, schedule: Asynchronous, request: Any) -> tuple[Answers, Any, int]:
+        exchange, network, asked, misses = self.exchange, self.engine.network, 0, 0
+        while True:
+            busy = {int(answers.positions[0]) for _, _, _, answers in self._in_flight}
+            room = min(schedule.in_flight or len(self.names), len(self.names)) - len(busy)
+            if room > 0:
+                idle = np.setdiff1d(np.arange(len(self.names)), list(busy))
+                draw = np.random.default_rng([self.seed, exchange.next_request, 0xA5C])
+                for client in draw.choice(idle, size=room, replace=False):
+                    self._send(request, np.array([client]))
+                    asked += 1
+            self.clock, _, is_lost, answers = heapq.heappop(self._in_flight)
+            info = None if is_lost else exchange.deliver(answers, answers.positions)
+            if is_lost:
+                exchange.write(answers, answers.positions, "lost")
+                exchange.close(answers)
+            if info is not None:
+                return answers, info, asked
+            misses += 1
+            if misses > (self.engine.retries + 1) * len(self.names):
+                self._give_up(answers, np.arange(len(self.names)), f"no answer counted in {misses} attempts")
+
+    def _send(self, request: Any, client: Positions) -> None:
+        network = self.engine.network
+        answers = self.exchange.ask(request, client)
+        draw = np.random.default_rng([self.seed, answers.request, 0, 0x2E7])
+        delay = draw.exponential(network.delay) if network.delay else 1.0
+        is_lost = bool(draw.random() < network.loss or delay > network.timeout)
+        self._push(self.clock + min(delay, network.timeout), is_lost, answers)
+        if not is_lost and draw.random() < network.repeat:
+            self._push(self.clock + delay * (1.0 + draw.random()), False, answers)
+
+    def _push(self, arrival: float, is_lost: bool, answers: Answers) -> None:
+        self._events += 1
+        heapq.heappush(self._in_flight, (arrival, self._events, is_lost, answers))
+
+    # --- what a checkpoint holds ---------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """Everything that the next rounds depend on, as a tree of arrays."""
+        exchange = self.exchange
+        return {
+            "server": jax.device_get(exchange.server),
+            "clients": exchange.clients,
+            "newest": exchange.newest,
+            "numbers": np.array([exchange.round, exchange.next_request, self._events]),
+            "clock": np.array(self.clock),
+            "in_flight": [
+                (np.array(arrival), np.array([event, is_lost, a.request]), a.positions, a.proposals, a.replies)
+                for arrival, event, is_lost, a in self._in_flight
+            ],
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go back to what `state` held."""
+        exchange = self.exchange
+        exchange.server, exchange.clients, exchange.newest = state["server"], state["clients"], state["newest"]
+        exchange.round, exchange.next_request, self._events = (int(n) for n in state["numbers"])
+        self.clock = float(state["clock"])
+        self._in_flight = []
+        for arrival, numbers, positions, proposals, replies in state["in_flight"]:
+            event, is_lost, request_id = (int(n) for n in numbers)
+            request = self.algorithm.request(exchange.server)
+            shape = reply_shape(self.algorithm, request, self.worker.abstract_reply)
+            answers = Answers(request_id, shape, positions, proposals, replies)
+            self._in_flight.append((float(arrival), event, bool(is_lost), answers))
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(f"'{name}'" for name in names[:5])
+    return shown + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+@contextmanager
+def _first_interrupt_waits() -> Iterator[Callable[[], bool]]:
+    """Let the first Ctrl-C wait for the round to finish; a second one stops at once."""
+    pressed: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def note(number: int, frame: Any) -> None:
+        if pressed:
+            raise KeyboardInterrupt
+        pressed.append(number)
+        logger.warning("stopping after this round; press Ctrl-C again to stop at once")
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: bool(pressed)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+class LocalWorker:
+    """Computes clients in this process: a cohort padded, put over the host's devices, in one compiled call a bucket."""
+
+    def __init__(
+        self,
+        algorithm: FederatedAlgorithm[Any, Any, Any, Any],
+        federation: Federation,
+        weights: np.ndarray[Any, Any],
+        *,
+        seed: int,
+        devices: int | None = None,
+    ) -> None:
+        self.algorithm = algorithm
+        self.devices = min(devices or jax.local_device_count(), jax.local_device_count(), len(federation))
+        self.key = jax.random.fold_in(jax.random.key(seed), 1)
+        self.weights = np.asarray(weights, dtype=np.float64)
+        self.idents = np.array([zlib.crc32(name.encode()) for name in federation.names], dtype=np.uint32)
+        self.buckets = bucket(federation, cost_exponent=algorithm.cost_exponent)
+        self.bucket_of = np.empty(len(federation), dtype=np.int64)
+        self.row_of = np.empty(len(federation), dtype=np.int64)
+        for number, one in enumerate(self.buckets):
+            self.bucket_of[one.indices] = number
+            self.row_of[one.indices] = np.arange(len(one.indices))
+        self._resident: dict[int, tuple[Data, Any]] = {}
+        self._layouts: dict[int, _Layout] = {}
+
+    def abstract_reply(self, request: Any) -> Any:
+        """The reply to a request of this kind, as shapes and dtypes alone."""
+        data = jax.tree.map(lambda leaf: leaf[0], self._take(self.buckets[0], np.zeros(1, dtype=np.int64)))
+        key = jax.random.key(0)
+        update = self.algorithm.client_update
+        return jax.eval_shape(lambda r, d: update(r, self.algorithm.init_client(key), d, key)[1], request, data)
+
+    def compute(self, request: Any, request_id: int, positions: Positions, states: Any) -> tuple[Any, Rows]:
+        """Proposed states and flattened replies of the clients at `positions`."""
+        request = jax.tree.map(np.asarray, request)
+        replies: Rows | None = None
+        proposals = jax.tree.map(np.empty_like, states)
+        for number in np.unique(self.bucket_of[positions]):
+            where = np.flatnonzero(self.bucket_of[positions] == number)
+            whole = len(where) == len(self.buckets[number].indices)
+            if whole and number in self._layouts:
+                layout = self._layouts[number]
+            else:
+                layout = self._layout(number, self.row_of[positions[where]])
+            if whole:
+                self._layouts[number] = layout
+            data, idents = self._data(number, layout, whole)
+            cohort = _compiled_cohort(self.algorithm, layout.devices, layout.together)
+            places = where[layout.order]
+            mine = jax.tree.map(lambda leaf, places=places: leaf[places], states)
+            out, rows = jax.device_get(cohort(request, np.int32(request_id), self.key, mine, data, idents))
+            if replies is None:
+                replies = np.empty((len(positions), rows.shape[1]))
+            replies[places] = rows
+            jax.tree.map(lambda kept, new, places=places: kept.__setitem__(places, new), proposals, out)
+        assert replies is not None
+        return proposals, replies
+
+    def _layout(self, number: int, rows: Positions) -> "_Layout":
+        """Deal the clients to the devices, largest first, so that each has about the same work."""
+        one = self.buckets[number]
+        devices = min(self.devices, len(rows))
+        largest_first = np.argsort(-one.count[rows], kind="stable")
+        share = -(-len(rows) // devices)
+        fits = max(1, _TOGETHER // max(1, self.algorithm.client_bytes(one.X.shape[1])))
+        together = -(-share // -(-share // fits))
+        share = -(-share // together) * together
+        hands = [np.resize(largest_first[d::devices], share) for d in range(devices)]
+        order = np.concatenate(hands)
+        return _Layout(order, rows[order], together, devices)
+
+    def _data(self, number: int, layout: "_Layout", whole: bool) -> tuple[Data, Any]:
+        if number in self._resident and whole:
+            return self._resident[number]
+        one = self.buckets[number]
+        data, idents = self._take(one, layout.rows), self.idents[one.indices[layout.rows]]
+        if whole:
+            sharding = NamedSharding(_mesh(layout.devices), PartitionSpec("clients"))
+            data, idents = jax.device_put((data, idents), sharding if layout.devices > 1 else None)
+            self._resident[number] = data, idents
+        return data, idents
+
+    def _take(self, one: Bucket, rows: Positions) -> Data:
+        return Data(one.X[rows], one.Y[rows], one.count[rows], self.weights[one.indices[rows]])
+
+
+@dataclasses.dataclass(frozen=True)
+class _Layout:
+    order: Positions
+    """Places in the cohort, device after device; short hands are filled up by repeating."""
+    rows: Positions
+    together: int
+    """How many clients a device computes in one batch."""
+    devices: int
+
+
+@functools.lru_cache(maxsize=8)
+def _mesh(devices: int) -> Any:
+    return jax.make_mesh((devices,), ("clients",), devices=jax.local_devices()[:devices])
+
+
+@functools.lru_cache(maxsize=64)
+def _compiled_cohort(algorithm: FederatedAlgorithm[Any, Any, Any, Any], devices: int, together: int) -> Any:
+    def one(request: Any, request_id: Any, key: Any, args: Any) -> tuple[Any, Any]:
+        state, data, ident = args
+        own = jax.random.fold_in(jax.random.fold_in(key, request_id), ident)
+        proposal, reply = algorithm.client_update(request, state, data, own)
+        return proposal, ravel_pytree(reply)[0]
+
+    def cohort(request: Any, request_id: Any, key: Any, states: Any, data: Data, idents: Any) -> Any:
+        update = functools.partial(one, request, request_id, key)
+        if together >= data.count.shape[0]:
+            return jax.vmap(update)((states, data, idents))
+        return jax.lax.map(update, (states, data, idents), batch_size=together if together > 1 else None)
+
+    if devices > 1:
+        each, all_ = PartitionSpec("clients"), PartitionSpec()
+        cohort = jax.shard_map(
+            cohort, mesh=_mesh(devices), in_specs=(all_, all_, all_, each, each, each), out_specs=each, check_vma=False
+        )
+    return jax.jit(cohort)

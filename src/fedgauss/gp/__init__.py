@@ -1,0 +1,1 @@
+"""The mathematics of Gaussian processes: knows arrays and kernels, no clients and no messages."""

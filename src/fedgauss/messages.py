@@ -1,0 +1,146 @@
+"""Messages between server and clients: trees of named arrays that add, are counted in bytes, and travel without pickle."""
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import numpy as np
+import safetensors.numpy
+from jaxtyping import Array, Float
+
+Tree = TypeVar("Tree")
+
+
+class Weighted(NamedTuple):
+    """A weighted mean on its way: `value` holds weight times value, so that replies add. See `mean`.
+
+    Example:
+        >>> a, b = Weighted(np.array(2.0) * 3, np.array(2.0)), Weighted(np.array(1.0) * 6, np.array(1.0))
+        >>> float(mean(add(a, b)))
+        4.0
+    """
+
+    value: Any
+    weight: Float[Array, ""]
+
+
+def weighted(value: Tree, weight: Float[Array, ""]) -> Weighted:
+    """`value`, to be averaged over clients with this weight."""
+    return Weighted(jax.tree.map(lambda leaf: weight * leaf, value), weight)
+
+
+def mean(total: Weighted) -> Any:
+    """The weighted mean that a sum of `Weighted` replies stands for."""
+    return jax.tree.map(lambda leaf: leaf / total.weight, total.value)
+
+
+def add(left: Tree, right: Tree) -> Tree:
+    """Two messages of the same kind, added leaf by leaf."""
+    return jax.tree.map(lambda a, b: a + b, left, right)
+
+
+class ArraySpec(NamedTuple):
+    """What the ledger records of one array of a message."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    bytes: int
+    kind: str
+    """`mean`, `sum` or `stack` on the way up, `broadcast` on the way down."""
+
+
+def named_leaves(tree: Any) -> Iterator[tuple[str, Any]]:
+    """The arrays of a message with their dotted names, in a fixed order.
+
+    Example:
+        >>> [name for name, _ in named_leaves(Weighted({"noise_variance": 1.0}, 2.0))]
+        ['value.noise_variance', 'weight']
+    """
+    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
+        yield jax.tree_util.keystr(path, simple=True, separator="."), leaf
+
+
+def describe(message: Any, kind: str) -> tuple[ArraySpec, ...]:
+    """Every array of a message (or of its abstract shape) as the ledger records it."""
+    specs = []
+    for name, leaf in named_leaves(message):
+        dtype = np.dtype(leaf.dtype)
+        size = int(np.prod(leaf.shape, dtype=np.int64)) * dtype.itemsize
+        part = "sum" if kind == "mean" and name == "weight" else kind
+        specs.append(ArraySpec(name, tuple(leaf.shape), dtype.name, size, part))
+    return tuple(specs)
+
+
+def reply_kind(message: Any, combine: str) -> str:
+    """`mean`, `sum` or `stack`: how a reply joins the others."""
+    if combine == "stack":
+        return "stack"
+    return "mean" if isinstance(message, Weighted) else "sum"
+
+
+# --- bytes: arrays in safetensors, the tree's shape as JSON beside them -------------------------------------------
+
+
+def to_bytes(message: Any) -> bytes:
+    """A message or state as safetensors, its structure as JSON in the header.
+
+    Example:
+        >>> from_bytes(to_bytes(Weighted(np.zeros(2), np.array(1.0))), [Weighted]).weight
+        array(1.)
+    """
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
+    tree = _encode(message, "", arrays)
+    return safetensors.numpy.save(arrays, metadata={"tree": json.dumps(tree)})
+
+
+def from_bytes(data: bytes, types: Iterable[type]) -> Any:
+    """The message that `to_bytes` wrote. Only the named tuples listed in `types` are ever built."""
+    (length,) = np.frombuffer(data[:8], dtype="<u8")
+    header = json.loads(data[8 : 8 + int(length)])
+    arrays = safetensors.numpy.load(data)
+    return _decode(json.loads(header["__metadata__"]["tree"]), {_type_name(t): t for t in types}, arrays)
+
+
+def types_in(tree: Any) -> set[type]:
+    """The named tuples a tree is made of."""
+    if isinstance(tree, dict):
+        return set().union(*map(types_in, tree.values()))
+    if isinstance(tree, (tuple, list)):
+        found: set[type] = set().union(*map(types_in, tree))
+        return found | ({type(tree)} if hasattr(tree, "_fields") else set())
+    return set()
+
+
+def _type_name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _encode(tree: Any, name: str, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
+    if tree is None:
+        return None
+    if isinstance(tree, dict):
+        return {"dict": {k: _encode(v, f"{name}.{k}", arrays) for k, v in tree.items()}}
+    if isinstance(tree, (tuple, list)):
+        kind = _type_name(type(tree)) if hasattr(tree, "_fields") else type(tree).__name__
+        return {kind: [_encode(v, f"{name}.{i}", arrays) for i, v in enumerate(tree)]}
+    # safetensors keeps strides out of its files, so arrays go in contiguous
+    arrays[name] = np.array(tree, order="C")
+    return name
+
+
+def _decode(code: Any, types: dict[str, type], arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
+    if code is None:
+        return None
+    if isinstance(code, str):
+        return arrays[code]
+    ((kind, parts),) = code.items()
+    if kind == "dict":
+        return {k: _decode(v, types, arrays) for k, v in parts.items()}
+    values = [_decode(part, types, arrays) for part in parts]
+    if kind in ("tuple", "list"):
+        return tuple(values) if kind == "tuple" else values
+    if kind not in types:
+        raise ValueError(f"the message holds a {kind!r}, which is not among the expected types {sorted(types)}")
+    return types[kind](*values)
