@@ -4,8 +4,9 @@ import json
 import logging
 import math
 import os
+import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import rich.progress
@@ -13,8 +14,9 @@ import rich.progress
 from fedgauss.algorithm import fingerprint
 from fedgauss.engines.local import Callback, Run
 from fedgauss.errors import RunError, SettingsError
-from fedgauss.files import write_atomically
+from fedgauss.files import append, write_atomically
 from fedgauss.messages import from_bytes, to_bytes, types_in
+from fedgauss.settings import check_positive
 
 logger = logging.getLogger("fedgauss")
 
@@ -58,7 +60,8 @@ class Checkpoint(Callback):
     """Keeps the last finished round on disk; a run that finds one there goes on from it, bit for bit.
 
     The state is written to a new file, synced, and renamed over the old one; history and ledger are appended to a
-    journal, which is cut back to the last finished round on resuming. A run may be killed at any time.
+    journal, which is cut back to the last finished round on resuming. A run may be killed at any time. Callbacks that
+    add columns to the history stand before this one.
 
     Args:
         folder: Where to keep it. It must belong to this run alone.
@@ -75,71 +78,100 @@ class Checkpoint(Callback):
         2
     """
 
+    restores = True
+
     def __init__(self, folder: str | os.PathLike[str], *, every: int = 1) -> None:
-        if every < 1:
-            raise SettingsError(f"Checkpoint(every={every}): expected a whole number of rounds, at least 1")
-        self.folder = Path(folder)
+        check_positive("Checkpoint", "every", every, whole=True)
         self.every = every
-        self._journal: Any = None
-        self._rows = self._entries = 0
+        self.state_file = Path(folder) / "state.safetensors"
+        self.journal_file = Path(folder) / "journal.jsonl"
 
     def start(self, run: Run) -> None:
         """Restore what is there, if it belongs to this run."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        state_file, journal_file = self.folder / "state.safetensors", self.folder / "journal.jsonl"
-        length = 0
-        if state_file.exists():
-            saved = from_bytes(state_file.read_bytes(), types_in(run.state()) | _answer_types(run))
-            if saved["identity"].tobytes().decode() != self._identity(run):
-                raise RunError(
-                    "the checkpoint belongs to another run: its method, settings, clients, schedule or seed differ."
-                    " Choose an empty folder, or remove the checkpoint"
-                )
-            run.restore(saved["run"])
-            length = int(saved["journal"])
-            with journal_file.open("rb") as journal:
-                for line in journal.read(length).splitlines():
-                    page = json.loads(line)
-                    run.history.extend(page["history"])
-                    run.ledger.read_json(page["ledger"])
-            logger.info("resumed after round %d", len(run.history))
-        self._journal = journal_file.open("ab")
-        self._journal.truncate(length)
-        self._rows, self._entries = len(run.history), len(run.ledger.entries)
+        self._identity = _identity(run)
+        self._length = self._rows = self._entries = 0  # what the files hold: bytes of journal, rows, ledger entries
+        self._next: _Page | None = None
+        try:
+            if self.state_file.exists():
+                self._restore(run)
+        except OSError as error:
+            raise RunError(f"the checkpoint cannot be read: {error.strerror or type(error).__name__}") from error
+        append(self.journal_file, self._length, b"")
 
     def round_end(self, run: Run) -> None:
-        """Write the round that just finished."""
+        """Keep the round that just finished in mind, and write it if its turn has come."""
+        self._next = self._page(run)
         if len(run.history) % self.every == 0:
-            self._write(run)
+            self._write(self._next)
 
     def end(self, run: Run) -> None:
-        """Write what is left, and close the journal."""
-        if self._journal is not None:
-            if len(run.history) > self._rows:
-                self._write(run)
-            self._journal.close()
-            self._journal = None
+        """Write the last finished round if it is not there yet."""
+        if self._next is not None:
+            self._write(self._next)
 
-    def _write(self, run: Run) -> None:
+    def _page(self, run: Run) -> "_Page":
         page = {"history": run.history[self._rows :], "ledger": run.ledger.to_json(self._entries)}
-        self._journal.write(json.dumps(page).encode() + b"\n")
-        self._journal.flush()
-        os.fsync(self._journal.fileno())
-        self._rows, self._entries = len(run.history), len(run.ledger.entries)
+        journal = json.dumps(page).encode() + b"\n"
         state = {
             "run": run.state(),
-            "identity": np.frombuffer(self._identity(run).encode(), dtype=np.uint8),
-            "journal": np.array(self._journal.tell()),
+            "identity": np.frombuffer(self._identity, dtype=np.uint8),
+            "journal": np.array(self._length + len(journal)),
         }
-        write_atomically(self.folder / "state.safetensors", to_bytes(state))
+        return _Page(journal, to_bytes(state), len(run.history), len(run.ledger.entries))
 
-    def _identity(self, run: Run) -> str:
-        sizes = [int(size) for size in run.sizes]
-        return json.dumps([fingerprint(run.algorithm), run.names, sizes, repr(run.schedule), repr(run.engine), run.seed])
+    def _write(self, page: "_Page") -> None:
+        self._next = None
+        length = append(self.journal_file, self._length, page.journal)
+        write_atomically(self.state_file, page.state)
+        self._length, self._rows, self._entries = length, page.rows, page.entries
+
+    def _restore(self, run: Run) -> None:
+        try:
+            saved = from_bytes(self.state_file.read_bytes(), _types(run))
+            identity, self._length = saved["identity"].tobytes(), int(saved["journal"])
+            journal = self.journal_file.read_bytes()[: self._length]
+            if len(journal) < self._length:
+                raise ValueError("the journal is shorter than it was")
+            pages = [json.loads(line) for line in journal.splitlines()]
+        except (ValueError, KeyError, FileNotFoundError) as error:
+            raise RunError(
+                "the checkpoint is damaged: a file is missing, cut short or not ours. Choose an empty folder, or remove"
+                " the checkpoint, to begin again"
+            ) from error
+        if identity != self._identity:
+            raise RunError(
+                "the checkpoint belongs to another run: its method, settings, clients, data, schedule, engine or seed"
+                " differ. Choose an empty folder, or remove the checkpoint"
+            )
+        run.restore(saved["run"])
+        for page in pages:
+            run.history.extend(page["history"])
+            run.ledger.read_json(page["ledger"])
+        self._rows, self._entries = len(run.history), len(run.ledger.entries)
+        logger.info("resumed after round %d", len(run.history))
 
 
-def _answer_types(run: Run) -> set[type]:
-    return types_in(run.server) | types_in(run.clients)
+class _Page(NamedTuple):
+    """A finished round on its way to disk, with what came before it and is not there yet."""
+
+    journal: bytes
+    state: bytes
+    rows: int
+    entries: int
+
+
+def _identity(run: Run) -> bytes:
+    """What a run must share with the one that wrote a checkpoint."""
+    # to six digits: on another number of cores the last bits of standardised data may differ
+    data = [f"{np.abs(part).sum():.6g}" for one in run.worker.buckets for part in (one.X, one.Y)]
+    numbers = [run.sizes.tolist(), run.worker.weights.tolist(), data, run.seed]
+    return json.dumps([fingerprint(run.algorithm), run.names, repr(run.schedule), repr(run.engine), numbers]).encode()
+
+
+def _types(run: Run) -> set[type]:
+    """The named tuples a state may be made of: those it has at the start, and those beside the algorithm."""
+    beside = vars(sys.modules[type(run.algorithm).__module__]).values()
+    return types_in(run.state()) | {kind for kind in beside if isinstance(kind, type) and hasattr(kind, "_fields")}
 
 
 class EarlyStopping(Callback):
@@ -147,19 +179,21 @@ class EarlyStopping(Callback):
 
     Args:
         column: Of the history, such as "objective" or "validation_nlpd".
-        patience: How many rounds to wait for something better.
+        patience: How many rounds with a value in that column to wait for something better.
         min_delta: By how much better.
     """
 
     def __init__(self, column: str = "objective", *, patience: int = 10, min_delta: float = 0.0) -> None:
+        check_positive("EarlyStopping", "patience", patience, whole=True)
         self.column, self.patience, self.min_delta = column, patience, min_delta
         self._best, self._since = math.inf, 0
 
-    def start(self, run: Run) -> None:
+    def start(self, run: Run) -> bool:
         """Forget earlier runs; after a resume, look through the rounds that are there."""
         self._best, self._since = math.inf, 0
         for row in run.history:
             self._see(row)
+        return self._since >= self.patience
 
     def round_end(self, run: Run) -> bool:
         """Whether patience is at an end."""

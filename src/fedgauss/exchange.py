@@ -6,7 +6,6 @@ was lost, repeated, late or reordered, `server == start + what every client has 
 """
 
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -27,6 +26,8 @@ class Answers(NamedTuple):
     """What a cohort computed for one request, not yet delivered."""
 
     request: int
+    asked: Any
+    """The request itself."""
     shape: "ReplyShape"
     positions: Positions
     proposals: Any
@@ -37,6 +38,9 @@ class Answers(NamedTuple):
 
 class Worker(Protocol):
     """The part of an engine that has clients compute: `engines.local.LocalWorker`."""
+
+    columns: tuple[int, int]
+    """How many inputs and targets the clients' data have."""
 
     def compute(self, request: Any, request_id: int, positions: Positions, states: Any) -> tuple[Any, Rows]:
         """Proposed states and flattened replies of the clients at `positions`, in that order."""
@@ -70,6 +74,8 @@ class Exchange:
         self.next_request = 0
         self.newest = np.full(len(names), -1, dtype=np.int64)
         """The request each client may still answer, -1 for none."""
+        self.answered = np.full(len(names), -1, dtype=np.int64)
+        """The request each client's last counted answer was to, -1 for none."""
         key_server, key_clients = jax.random.split(jax.random.key(seed))
         self.server: Any = algorithm.init(key_server)
         keys = jax.random.split(key_clients, len(names))
@@ -80,26 +86,29 @@ class Exchange:
         request_id, self.next_request = self.next_request, self.next_request + 1
         self.newest[positions] = request_id
         states = jax.tree.map(lambda leaf: leaf[positions], self.clients)
-        shape = reply_shape(self.algorithm, request, self.worker.abstract_reply)
+        shape = reply_shape(self.algorithm, request, self.worker)
         proposals, replies = self.worker.compute(request, request_id, positions, states)
         who = positions_or_all(positions, len(self.names))
         message = type(request).__name__
         self.ledger.write(Entry(self.round, request_id, "down", message, shape.request_arrays, who, "sent"))
-        return Answers(request_id, shape, positions, proposals, replies)
+        return Answers(request_id, request, shape, positions, proposals, replies)
 
     def deliver(self, answers: Answers, arrived: Positions) -> Any | None:
         """Count the answers of the clients in `arrived`; the server's info, or `None` when nothing counted.
 
         `arrived` may name a client twice (a repeated message) or one that has been asked again since (a late one).
         """
-        clients = np.unique(arrived)
+        clients, times = np.unique(arrived, return_counts=True)
         fine = self.is_fine(answers, clients)
         counts = fine & self.is_awaited(answers, clients)
+        again = fine & ~counts & (self.answered[clients] == answers.request)
         counted = clients[counts]
         self.write(answers, counted, "counted")
         self.write(answers, clients[~fine], "refused")
-        self.write(answers, clients[fine & ~counts], "late")
-        self.write(answers, np.sort(arrived)[_is_repeat(np.sort(arrived))], "repeated")
+        self.write(answers, clients[fine & ~counts & ~again], "late")
+        self.write(answers, clients[again], "repeated")
+        for time in range(1, times.max(initial=1)):
+            self.write(answers, clients[times > time], "repeated")
         if not len(counted):
             return None
         rows = answers.replies[np.searchsorted(answers.positions, counted)]
@@ -107,7 +116,7 @@ class Exchange:
             self.server, info = answers.shape.update(self.server, rows, counted)
         else:
             self.server, info = answers.shape.update(self.server, sum_in_order(rows))
-        self.newest[counted] = -1
+        self.newest[counted], self.answered[counted] = -1, answers.request
         self.commit(answers, counted)
         self.round += 1
         return info
@@ -136,11 +145,8 @@ class Exchange:
     def write(self, answers: Answers, clients: Positions, outcome: str) -> None:
         """Put answers in the ledger."""
         who = positions_or_all(clients, len(self.names))
-        self.ledger.write(Entry(self.round, answers.request, "up", answers.shape.message, answers.shape.arrays, who, outcome))
-
-
-def _is_repeat(ordered: Positions) -> Any:
-    return np.concatenate([[False], ordered[1:] == ordered[:-1]]).astype(bool)
+        message, arrays = answers.shape.message, answers.shape.arrays
+        self.ledger.write(Entry(self.round, answers.request, "up", message, arrays, who, outcome))
 
 
 class ReplyShape(NamedTuple):
@@ -158,15 +164,13 @@ def _shapes(algorithm: FederatedAlgorithm[Any, Any, Any, Any]) -> dict[Any, Repl
     return {}
 
 
-def reply_shape(
-    algorithm: FederatedAlgorithm[Any, Any, Any, Any], request: Any, abstract_reply: Callable[[Any], Any]
-) -> ReplyShape:
-    """How to read the replies to this kind of request; found once for a kind, by `abstract_reply`."""
+def reply_shape(algorithm: FederatedAlgorithm[Any, Any, Any, Any], request: Any, worker: Worker) -> ReplyShape:
+    """How to read the replies to this kind of request from clients with so many columns; found once for a kind."""
     leaves, structure = jax.tree.flatten(request)
-    kind = (structure, tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves))
+    kind = (structure, tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves), worker.columns)
     known = _shapes(algorithm)
     if kind not in known:
-        reply = abstract_reply(request)
+        reply = worker.abstract_reply(request)
         arrays = describe(reply, reply_kind(reply, algorithm.combine))
         for spec in arrays:
             if spec.dtype != "float64":
@@ -189,7 +193,7 @@ def sum_in_order(rows: Rows) -> np.ndarray[Any, np.dtype[np.float64]]:
     """The sum over clients, one after the other: the same bits on every engine and machine."""
     if rows.shape[1] <= 64 < rows.shape[0]:
         return np.asarray(np.add.accumulate(rows, axis=0)[-1])
-    total = rows[0].copy()
+    total: np.ndarray[Any, np.dtype[np.float64]] = rows[0].copy()
     for row in rows[1:]:
         total += row
     return total

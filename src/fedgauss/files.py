@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import tempfile
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that a crash, or a full disk, leaves the old one or none.
 
     Raises:
-        RunError: If it cannot be written; says why, and that nothing half-written was left.
+        RunError: If it cannot be written; says why, and that what was there is still there.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -34,6 +35,24 @@ def write_atomically(path: Path, content: bytes) -> None:
         _sync_folder(path.parent)
     except OSError as error:
         raise _could_not_write(path, error) from error
+
+
+def append(path: Path, length: int, content: bytes) -> int:
+    """Cut a file back to `length` bytes and add to it; the new length, once it is safe on disk.
+
+    Raises:
+        RunError: If it cannot be written; the first `length` bytes stay as they are.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as file:
+            file.truncate(length)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise _could_not_write(path, error) from error
+    return length + len(content)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -70,13 +89,14 @@ def replace_folder(folder: Path, *, marker: str) -> Iterator[Path]:
         marker: A file that every such folder has.
 
     Raises:
-        RunError: If `folder` holds something else, or writing fails; nothing half-written is left.
+        RunError: If `folder` holds something else, or writing fails; what was there is still there.
     """
     if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / marker).exists())):
         raise RunError(f"'{folder.name}' exists and holds something else (no {marker}); choose another folder")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        place = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+        place = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
+        place.mkdir()  # not by tempfile, which hides it from others whatever the user's umask says
     except OSError as error:
         raise _could_not_write(folder, error) from error
     try:
@@ -84,11 +104,15 @@ def replace_folder(folder: Path, *, marker: str) -> Iterator[Path]:
         for file in place.iterdir():
             with file.open("rb") as handle:
                 os.fsync(handle.fileno())
-        place.chmod(0o755)
+        _sync_folder(place)
         if folder.exists():
-            old = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.old."))
+            old = place.with_name(f"{place.name}.old")
             os.replace(folder, old)
-            os.replace(place, folder)
+            try:
+                os.replace(place, folder)
+            except OSError:
+                os.replace(old, folder)
+                raise
             shutil.rmtree(old, ignore_errors=True)
         else:
             os.replace(place, folder)
@@ -101,6 +125,6 @@ def replace_folder(folder: Path, *, marker: str) -> Iterator[Path]:
 
 def _could_not_write(path: Path, error: OSError) -> RunError:
     return RunError(
-        f"could not write '{path.name}': {error.strerror or type(error).__name__}. Nothing half-written is left; free some"
-        " space or choose another folder, then save again"
+        f"could not write '{path.name}': {error.strerror or type(error).__name__}. What was there before is untouched;"
+        " free some space or choose another folder, then try again"
     )

@@ -12,7 +12,7 @@ from fedgauss.messages import ArraySpec
 _ARRAY = pl.Struct(
     {"name": pl.String, "shape": pl.List(pl.Int64), "dtype": pl.String, "bytes": pl.Int64, "kind": pl.String}
 )
-SCHEMA = {
+SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
     "round": pl.Int64,
     "request": pl.Int64,
     "client": pl.String,
@@ -37,7 +37,8 @@ class Entry:
     clients: tuple[int, ...] | None
     """Positions in the federation; `None` stands for every client."""
     outcome: str
-    """`sent` on the way down; on the way up `counted`, `repeated`, `late`, `lost` or `refused` (not finite)."""
+    """`sent` or `sent again` on the way down; on the way up `counted`, `repeated`, `late`, `lost` or `refused` (not
+    finite)."""
 
     @property
     def bytes(self) -> int:

@@ -2,9 +2,9 @@
 
 from typing import Any, TypeAlias
 
-import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.linalg
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
@@ -41,7 +41,6 @@ def cholesky(
     """
     K = jnp.asarray(K)
     step = jnp.mean(jnp.diagonal(K)) if scale is None else jnp.asarray(scale)
-    jitters = np.asarray(JITTERS)
 
     def failed(attempt: tuple[Array, Array]) -> Bool[Array, ""]:
         i, L = attempt
@@ -49,21 +48,21 @@ def cholesky(
 
     def again(attempt: tuple[Array, Array]) -> tuple[Array, Array]:
         i = attempt[0] + 1
-        jittered = K + (jnp.asarray(jitters)[i] * step) * jnp.eye(K.shape[0], dtype=K.dtype)
+        jittered = K + (jnp.asarray(JITTERS)[i] * step) * jnp.eye(K.shape[0], dtype=K.dtype)
         return i, lax.linalg.cholesky(jittered, symmetrize_input=False)
 
-    first = (jnp.zeros((), dtype=jnp.int32), lax.linalg.cholesky(K, symmetrize_input=False))
+    first = jnp.zeros((), dtype=jnp.int32), lax.linalg.cholesky(K, symmetrize_input=False)
     i, L = lax.while_loop(failed, again, first)
-    return L, jnp.asarray(jitters)[i]
+    return L, jnp.asarray(JITTERS)[i]
 
 
-def checked_cholesky(
-    K: Float[AnyArray, "N N"], what: str, scale: Float[AnyArray, ""] | None = None
-) -> tuple[Float[Array, "N N"], float]:
-    """`cholesky` outside traced code: raises instead of returning NaN.
+def host_cholesky(
+    K: Float[AnyArray, "N N"], what: str, scale: float | None = None
+) -> tuple[Float[np.ndarray, "N N"], float]:
+    """`cholesky` on the host, by LAPACK: raises instead of returning NaN.
 
     Args:
-        K: Symmetric; only the lower triangle is read.
+        K: Symmetric; only one triangle is read.
         what: Which covariance this is, to begin the message.
         scale: What the jitter is relative to; by default the mean of K's diagonal.
 
@@ -72,21 +71,44 @@ def checked_cholesky(
 
     Raises:
         NotPositiveDefiniteError: If even the largest jitter failed; says which were tried.
+
+    Example:
+        >>> host_cholesky(np.ones((2, 2)), "the covariance of two equal inputs")[1]
+        1e-10
     """
-    K = jnp.asarray(K)
-    L, jitter = _compiled_cholesky(K, scale)
-    if not bool(jnp.isnan(L[-1, -1])):
-        return L, float(jitter)
-    if not bool(jnp.all(jnp.isfinite(K))):
+    K = np.asarray(K)
+    if not np.all(np.isfinite(K)):
         raise NotPositiveDefiniteError(f"{what} holds NaN or infinity: check the inputs and the parameters.")
+    step = np.mean(np.diagonal(K)) if scale is None else scale
+    for jitter in JITTERS:
+        jittered = K if jitter == 0.0 else K + (jitter * step) * np.eye(len(K))
+        try:
+            # the transpose is the same matrix in LAPACK's order of memory
+            return scipy.linalg.cholesky(jittered.T, lower=True, check_finite=False), jitter
+        except np.linalg.LinAlgError:
+            continue
     tried = ", ".join(f"{jitter:g}" for jitter in JITTERS)
     raise NotPositiveDefiniteError(
-        f"{what} is not positive definite, also after adding {tried} times its mean diagonal. Remove duplicate inputs,"
-        f" or use a larger noise variance or shorter lengthscales."
+        f"{what} is not positive definite, also after adding {tried} times its mean diagonal. Remove duplicate inputs, "
+        f"or use a larger noise variance or shorter lengthscales."
     )
 
 
-_compiled_cholesky = jax.jit(cholesky)
+def checked_cholesky(
+    K: Float[AnyArray, "N N"], what: str, scale: float | None = None
+) -> tuple[Float[Array, "N N"], float]:
+    """`host_cholesky` for computations that go on in JAX.
+
+    Args:
+        K: Symmetric; only one triangle is read.
+        what: Which covariance this is, to begin the message.
+        scale: What the jitter is relative to; by default the mean of K's diagonal.
+
+    Raises:
+        NotPositiveDefiniteError: If even the largest jitter failed; says which were tried.
+    """
+    L, jitter = host_cholesky(K, what, scale)
+    return jnp.asarray(L), jitter
 
 
 def inverse_from_cholesky(L: Float[AnyArray, "N N"]) -> Float[Array, "N N"]:

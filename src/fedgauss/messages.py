@@ -1,4 +1,4 @@
-"""Messages between server and clients: trees of named arrays that add, are counted in bytes, and travel without pickle."""
+"""Messages between server and clients: trees of named arrays that add, are counted in bytes, and need no pickle."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
+import safetensors
 import safetensors.numpy
 from jaxtyping import Array, Float
 
@@ -37,7 +38,8 @@ def mean(total: Weighted) -> Any:
 
 def add(left: Tree, right: Tree) -> Tree:
     """Two messages of the same kind, added leaf by leaf."""
-    return jax.tree.map(lambda a, b: a + b, left, right)
+    total: Tree = jax.tree.map(lambda a, b: a + b, left, right)
+    return total
 
 
 class ArraySpec(NamedTuple):
@@ -86,21 +88,34 @@ def reply_kind(message: Any, combine: str) -> str:
 def to_bytes(message: Any) -> bytes:
     """A message or state as safetensors, its structure as JSON in the header.
 
+    Args:
+        message: Arrays and numbers in dicts, lists, tuples and named tuples.
+
+    Raises:
+        TypeError: If there is anything else in it.
+
     Example:
         >>> from_bytes(to_bytes(Weighted(np.zeros(2), np.array(1.0))), [Weighted]).weight
         array(1.)
     """
     arrays: dict[str, np.ndarray[Any, Any]] = {}
-    tree = _encode(message, "", arrays)
+    tree = _encode(message, "message", arrays)
     return safetensors.numpy.save(arrays, metadata={"tree": json.dumps(tree)})
 
 
 def from_bytes(data: bytes, types: Iterable[type]) -> Any:
-    """The message that `to_bytes` wrote. Only the named tuples listed in `types` are ever built."""
-    (length,) = np.frombuffer(data[:8], dtype="<u8")
-    header = json.loads(data[8 : 8 + int(length)])
-    arrays = safetensors.numpy.load(data)
-    return _decode(json.loads(header["__metadata__"]["tree"]), {_type_name(t): t for t in types}, arrays)
+    """The message that `to_bytes` wrote. Only the named tuples listed in `types` are ever built.
+
+    Raises:
+        ValueError: If `to_bytes` did not write it, something is missing from it, or it holds other named tuples.
+    """
+    try:
+        arrays = safetensors.numpy.load(data)
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        tree = json.loads(header["__metadata__"]["tree"])
+        return _decode(tree, {_type_name(t): t for t in types}, arrays)
+    except (safetensors.SafetensorError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError("not a message of fedgauss, or not a whole one") from error
 
 
 def types_in(tree: Any) -> set[type]:
@@ -120,14 +135,20 @@ def _type_name(kind: type) -> str:
 def _encode(tree: Any, name: str, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
     if tree is None:
         return None
-    if isinstance(tree, dict):
+    if type(tree) is dict and all(isinstance(key, str) for key in tree):
         return {"dict": {k: _encode(v, f"{name}.{k}", arrays) for k, v in tree.items()}}
-    if isinstance(tree, (tuple, list)):
+    if type(tree) in (tuple, list) or (isinstance(tree, tuple) and hasattr(tree, "_fields")):
         kind = _type_name(type(tree)) if hasattr(tree, "_fields") else type(tree).__name__
         return {kind: [_encode(v, f"{name}.{i}", arrays) for i, v in enumerate(tree)]}
+    if not isinstance(tree, np.ndarray | np.generic | jax.Array | bool | int | float):
+        raise TypeError(f"{name}: expected arrays in dicts, lists, tuples and named tuples, got {type(tree).__name__}")
     # safetensors keeps strides out of its files, so arrays go in contiguous
-    arrays[name] = np.array(tree, order="C")
-    return name
+    array = np.array(tree, order="C")
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"{name}: expected real numbers, got an array of {array.dtype}")
+    unique = f"{len(arrays)}.{name}"  # {"a.b": x, "a": {"b": y}} has one dotted name for two arrays
+    arrays[unique] = array
+    return unique
 
 
 def _decode(code: Any, types: dict[str, type], arrays: dict[str, np.ndarray[Any, Any]]) -> Any:

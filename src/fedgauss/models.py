@@ -424,11 +424,11 @@ def _standardise(
     moments = Moments(num_inputs=D, num_targets=P)
     run = Run(moments, federation, schedule=Synchronous(), engine=engine, seed=seed)()
     found: Any = jax.device_get(run.server)
-    scale = np.asarray(spread(found.variance, found.mean))
+    scale = spread(found.variance, found.mean)
     of_inputs = (found.mean[:D], scale[:D]) if inputs == "pooled" else nothing[:2]
     of_targets = (found.mean[D:], scale[D:]) if targets == "pooled" else nothing[2:]
     pooled = Units(*(np.array(part) for part in (*of_inputs, *of_targets)))
-    within = np.array(spread(found.within, found.mean[D:]))
+    within = spread(found.within, found.mean[D:])
     variance = float(scale[D] ** 2) if targets == "none" else 1.0
     ledger = run.ledger.to_frame().with_columns(round=pl.lit(-1, dtype=pl.Int64))
     return Scaling(inputs=inputs, targets=targets, pooled=pooled, within=within), variance, ledger

@@ -1,17 +1,17 @@
 """Who is asked, and when: all clients or a sample at once, one after the other, or whoever is free."""
 
-import dataclasses
 from typing import Any, Literal
 
 import numpy as np
 
 from fedgauss.algorithm import FederatedAlgorithm
-from fedgauss.errors import ScheduleError, SettingsError
+from fedgauss.errors import ScheduleError
+from fedgauss.settings import check_choice, check_positive, settings
 
 Positions = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@settings
 class Synchronous:
     """Ask a cohort, wait for its answers, move on.
 
@@ -29,10 +29,9 @@ class Synchronous:
     by: Literal["size", "uniform"] = "size"
 
     def __post_init__(self) -> None:
-        if self.cohort is not None and self.cohort < 1:
-            raise SettingsError(f"Synchronous(cohort={self.cohort}): expected at least 1 client a round, or None for all")
-        if self.by not in ("size", "uniform"):
-            raise SettingsError(f'Synchronous(by={self.by!r}): expected "size" or "uniform"')
+        if self.cohort is not None:
+            check_positive("Synchronous", "cohort", self.cohort, whole=True)
+        check_choice("Synchronous", "by", self.by, ("size", "uniform"))
 
     @property
     def draws_by_size(self) -> bool:
@@ -48,7 +47,7 @@ class Synchronous:
         return np.sort(generator.choice(len(sizes), size=self.cohort, replace=False, p=p))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@settings
 class Sequential:
     """Ask one client at a time: each sees what the one before it changed.
 
@@ -65,8 +64,7 @@ class Sequential:
     draws_by_size = False
 
     def __post_init__(self) -> None:
-        if self.order not in ("given", "random"):
-            raise SettingsError(f'Sequential(order={self.order!r}): expected "given" or "random"')
+        check_choice("Sequential", "order", self.order, ("given", "random"))
 
     def select(self, round_number: int, sizes: np.ndarray[Any, Any], *, seed: int) -> Positions:
         """The one client to ask in this round."""
@@ -76,7 +74,7 @@ class Sequential:
         return np.array([place])
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@settings
 class Asynchronous:
     """Never wait: each answer is counted as it arrives, and a free client is asked at once.
 
@@ -89,8 +87,8 @@ class Asynchronous:
     draws_by_size = False
 
     def __post_init__(self) -> None:
-        if self.in_flight is not None and self.in_flight < 1:
-            raise SettingsError(f"Asynchronous(in_flight={self.in_flight}): expected at least 1 client, or None for all")
+        if self.in_flight is not None:
+            check_positive("Asynchronous", "in_flight", self.in_flight, whole=True)
 
 
 Schedule = Synchronous | Sequential | Asynchronous

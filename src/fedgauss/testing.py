@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from fedgauss.algorithm import FederatedAlgorithm, fingerprint
-from fedgauss.engines.local import Local, LocalWorker, Run
+from fedgauss.engines.local import Local, LocalWorker, Run, _compiled_cohort
 from fedgauss.errors import ScheduleError
 from fedgauss.exchange import reply_shape, sum_in_order
 from fedgauss.federation import Client, Federation
@@ -97,7 +97,8 @@ def _survives_bytes(algorithm: Algorithm, federation: Federation) -> None:
     for message in (request, run.worker.abstract_reply(request), jax.device_get(run.server), run.clients):
         message = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), message)
         back = from_bytes(to_bytes(message), types_in(message))
-        assert jax.tree.structure(back) == jax.tree.structure(message), f"{type(message).__name__} came back otherwise"
+        structures = [str(jax.tree.structure(tree)) for tree in (back, message)]
+        assert structures[0] == structures[1], f"{type(message).__name__} came back otherwise"
         assert _same(back, message)
 
 
@@ -117,11 +118,10 @@ def _has_constant_shape(algorithm: Algorithm, federation: Federation) -> None:
 def _ignores_padding(algorithm: Algorithm, federation: Federation) -> None:
     run, request, _, replies = _first(algorithm, federation)
     longest = int(federation.sizes.max())
-    first = federation.clients[0]
-    long = Client.of_matrices(
-        np.resize(first.X, (2 * longest, first.X.shape[1])), np.resize(first.Y, (2 * longest, first.Y.shape[1])),
-        f"{federation.names[-1]} padded", federation.inputs, federation.targets,
-    )  # fmt: skip
+    name = f"{federation.names[-1]} and more"
+    last = federation.clients[-1]
+    X, Y = (np.resize(part, (2 * longest, part.shape[1])) for part in (last.X, last.Y))
+    long = Client.of_matrices(X, Y, name, last.inputs, last.targets)
     worker = LocalWorker(algorithm, Federation([*federation.clients, long]), np.append(run.worker.weights, 1.0), seed=0)
     worker.idents[:-1] = run.worker.idents
     all_but_last = np.arange(len(federation))
@@ -133,7 +133,7 @@ def _adds_in_any_grouping(algorithm: Algorithm, federation: Federation) -> None:
     if algorithm.combine == "stack":
         return
     run, request, _, replies = _first(algorithm, federation)
-    shape = reply_shape(algorithm, request, run.worker.abstract_reply)
+    shape = reply_shape(algorithm, request, run.worker)
     in_order, _ = shape.update(run.server, sum_in_order(replies))
     backwards, _ = shape.update(run.server, sum_in_order(np.ascontiguousarray(replies[::-1])))
     for (name, a), (_, b) in zip(named_leaves(in_order), named_leaves(backwards), strict=True):
@@ -141,23 +141,16 @@ def _adds_in_any_grouping(algorithm: Algorithm, federation: Federation) -> None:
 
 
 def _compiles_once(algorithm: Algorithm, federation: Federation) -> None:
-    from fedgauss.engines import local
-
     run = _run(algorithm, federation)
-    kinds = set()
-    while (request := algorithm.request(run.server)) is not None and run.exchange.round < 4:
-        kinds.add(type(request))
+    known: set[Any] = set()
+    while (request := algorithm.request(run.server)) is not None and run.exchange.round < 10:
+        update = reply_shape(algorithm, request, run.worker).update
+        cohorts = [_compiled_cohort(algorithm, at.devices, at.together) for at in run.worker._layouts.values()]
+        before = [function._cache_size() for function in (update, *cohorts)]
         run.step()
-    layout = next(iter(run.worker._layouts.values()))
-    compiled = local._compiled_cohort(algorithm, layout.devices, layout.together)
-    most = len(kinds) * len(run.worker.buckets)
-    found = compiled._cache_size()
-    before = found
-    if algorithm.request(run.server) is not None:
-        run.step()
-        kinds_now = compiled._cache_size()
-        assert kinds_now <= before + len(run.worker.buckets), "a later round was traced again"
-    assert most > 0
+        after = [function._cache_size() for function in (update, *cohorts)]
+        assert after == before or update not in known, "a later round was compiled again"
+        known.add(update)
 
 
 def _finishes(algorithm: Algorithm, federation: Federation) -> None:

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fedgauss import buckets
@@ -25,6 +25,7 @@ def padded_cost(sizes: list[int], tops: list[int], exponent: int) -> float:
 
 
 @given(sizes=st.lists(st.integers(1, 60), min_size=1, max_size=12), exponent=st.sampled_from([1, 2, 3]))
+@example(sizes=[1] * 30 + [2], exponent=3)  # neighbouring sizes in different buckets
 def test_every_row_lands_once_and_the_rest_is_zero(sizes: list[int], exponent: int) -> None:
     federation = federation_of(sizes)
     with pytest.MonkeyPatch.context() as patch:  # so that small examples have several buckets

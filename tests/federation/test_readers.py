@@ -50,6 +50,11 @@ class TestWhatIsRead:
         federation = read(tmp_path, content, inputs=["a,b;c", "long\nname"])
         assert federation["north"].X.tolist() == EXPECTED
 
+    def test_separators_within_quotes_of_the_header_do_not_count(self, tmp_path: Path) -> None:
+        federation = read(tmp_path, '"a;b;c;d","e;f",y\n1,2,5\n3,4,6\n')
+        assert federation.inputs == ("a;b;c;d", "e;f")
+        assert federation["north"].X.tolist() == EXPECTED
+
     def test_true_and_false(self, tmp_path: Path) -> None:
         assert read(tmp_path, "a,y\ntrue,1\nFalse,2\n")["north"].X.tolist() == [[1.0], [0.0]]
 

@@ -1,36 +1,43 @@
-"""Dense Gaussian process regression, slow and obvious, for sizes at which nobody would use a posterior of large clients."""
+"""Dense Gaussian process regression, slow and obvious, at sizes that need no posterior of large clients."""
+
+from typing import Any, TypeAlias
 
 import numpy as np
 from scipy.stats import multivariate_normal
 
+Values: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 
-def covariance(kind, X, Z, lengthscale, variance):
+
+def covariance(kind: str, X: Values, Z: Values, lengthscale: float, variance: float) -> Values:
     """k(X, Z) from the textbook formula (Rasmussen and Williams 2006, section 4.2)."""
     r = np.sqrt((((X[:, None, :] - Z[None, :, :]) / lengthscale) ** 2).sum(2))
     if kind == "rbf":
-        return variance * np.exp(-(r**2) / 2)
-    if kind == "matern12":
-        return variance * np.exp(-r)
-    if kind == "matern32":
-        return variance * (1 + np.sqrt(3) * r) * np.exp(-np.sqrt(3) * r)
-    if kind == "matern52":
-        return variance * (1 + np.sqrt(5) * r + 5 * r**2 / 3) * np.exp(-np.sqrt(5) * r)
-    raise ValueError(kind)
+        profile = np.exp(-(r**2) / 2)
+    elif kind == "matern12":
+        profile = np.exp(-r)
+    elif kind == "matern32":
+        profile = (1 + np.sqrt(3) * r) * np.exp(-np.sqrt(3) * r)
+    else:
+        assert kind == "matern52"
+        profile = (1 + np.sqrt(5) * r + 5 * r**2 / 3) * np.exp(-np.sqrt(5) * r)
+    return np.asarray(variance * profile)
 
 
-def posterior(Kxx, Kxs, kss, y, noise_variance):
+def posterior(Kxx: Values, Kxs: Values, kss: Values, y: Values, noise_variance: float) -> tuple[Values, Values]:
     """Mean and variance of f at the test inputs (equations 2.25 and 2.26)."""
     K = Kxx + noise_variance * np.eye(len(y))
     solved = np.linalg.solve(K, np.column_stack([y, Kxs]))
     return Kxs.T @ solved[:, 0], kss - (Kxs * solved[:, 1:]).sum(0)
 
 
-def log_evidence(Kxx, y, noise_variance):
+def log_evidence(Kxx: Values, y: Values, noise_variance: float) -> float:
     """log N(y; 0, K + noise_variance I)."""
-    return multivariate_normal(cov=Kxx + noise_variance * np.eye(len(y))).logpdf(y)
+    return float(multivariate_normal(cov=Kxx + noise_variance * np.eye(len(y))).logpdf(y))
 
 
-def sparse_posterior(Kuu, Kux, Kus, kss, y, noise_variance):
+def sparse_posterior(
+    Kuu: Values, Kux: Values, Kus: Values, kss: Values, y: Values, noise_variance: float
+) -> tuple[Values, Values]:
     """Mean and variance of f at the test inputs through inducing inputs (Titsias 2009, equations 6 and 10)."""
     A = Kuu + Kux @ Kux.T / noise_variance
     mean = Kus.T @ np.linalg.solve(A, Kux @ y) / noise_variance
@@ -38,13 +45,12 @@ def sparse_posterior(Kuu, Kux, Kus, kss, y, noise_variance):
     return mean, variance
 
 
-def collapsed_bound(Kuu, Kux, kxx, y, noise_variance):
-    """log N(y; 0, Q + noise_variance I) - trace(K - Q) / (2 noise_variance) (equation 9)."""
+def residual(Kuu: Values, Kux: Values, kxx: Values) -> float:
+    """trace(K - Q), Q = Kxu Kuu^-1 Kux."""
+    return float(kxx.sum() - np.trace(Kux.T @ np.linalg.solve(Kuu, Kux)))
+
+
+def collapsed_bound(Kuu: Values, Kux: Values, kxx: Values, y: Values, noise_variance: float) -> float:
+    """log N(y; 0, Q + noise_variance I) - trace(K - Q) / (2 noise_variance) (Titsias 2009, equation 9)."""
     Q = Kux.T @ np.linalg.solve(Kuu, Kux)
-    return log_evidence(Q, y, noise_variance) - (kxx.sum() - np.trace(Q)) / (2 * noise_variance)
-
-
-def draw(K, rng):
-    """A function value at every input, from the prior."""
-    values, vectors = np.linalg.eigh(K)
-    return vectors @ (np.sqrt(np.maximum(values, 0)) * rng.standard_normal(len(K)))
+    return log_evidence(Q, y, noise_variance) - residual(Kuu, Kux, kxx) / (2 * noise_variance)

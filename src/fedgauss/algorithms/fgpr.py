@@ -140,7 +140,7 @@ class HyperparameterAveraging(
 
     def request(self, server: AveragingServer) -> ParametersRequest | None:
         """Broadcast theta, R times."""
-        return None if server.round >= self.rounds else ParametersRequest(server.parameters, server.round)
+        return None if int(server.round) >= self.rounds else ParametersRequest(server.parameters, server.round)
 
     def client_update(
         self, request: ParametersRequest, client: AveragingClient, data: Data, key: Key
@@ -347,9 +347,9 @@ class ExactHyperparameters(FederatedAlgorithm[ExactServer, tuple[()], Any, Any])
 
     def request(self, server: ExactServer) -> StartsRequest | DerivativesRequest | None:
         """Starts first, then one point after the other."""
-        if server.done or server.round >= self.rounds:
+        if bool(server.done) or int(server.round) >= self.rounds:
             return None
-        if server.round == 0:
+        if int(server.round) == 0:
             return StartsRequest(self.candidates())
         return DerivativesRequest(server.candidate)
 

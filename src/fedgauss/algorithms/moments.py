@@ -1,10 +1,10 @@
 """Means and variances of all clients' columns together, from sums: what pooled standardising needs. One exchange."""
 
 import dataclasses
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
-import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from fedgauss.algorithm import Data, FederatedAlgorithm, Key
@@ -73,7 +73,8 @@ class Moments(FederatedAlgorithm[MomentsServer, tuple[()], MomentsRequest, Momen
         """Sums about zero; once more about the mean where a variance is below 1e-6 of the squared mean."""
         if server.exchanges == 0:
             return MomentsRequest(server.about)
-        if server.exchanges == 1 and bool(jnp.any(server.variance < 1e-6 * server.mean**2)):
+        mean, variance = np.asarray(server.mean), np.asarray(server.variance)
+        if server.exchanges == 1 and np.any(variance < 1e-6 * mean**2):
             return MomentsRequest(server.mean)
         return None
 
@@ -110,7 +111,12 @@ class Moments(FederatedAlgorithm[MomentsServer, tuple[()], MomentsRequest, Momen
         return 16 * rows * (self.num_inputs + self.num_targets)
 
 
-def spread(variance: Float[Array, "K"], mean: Float[Array, "K"]) -> Float[Array, "K"]:
-    """Standard deviations to divide by: 1 for a constant column, whose computed variance is rounding alone."""
-    constant = variance <= (1e-13 * jnp.abs(mean)) ** 2
-    return jax.numpy.where(constant, 1.0, jnp.sqrt(jnp.where(constant, 1.0, variance)))
+def spread(variance: Any, mean: Any) -> np.ndarray[Any, Any]:
+    """Standard deviations to divide by: 1 for a constant column, whose computed variance is rounding alone.
+
+    Example:
+        >>> spread(np.array([4.0, 1e-30]), np.array([0.0, 5.0]))
+        array([2., 1.])
+    """
+    constant = np.asarray(variance) <= (1e-13 * np.abs(mean)) ** 2
+    return np.asarray(np.where(constant, 1.0, np.sqrt(variance)))

@@ -48,7 +48,7 @@ class SeparateToConvergence(FederatedAlgorithm[Any, Any, BeginRequest, Weighted]
 
     def request(self, server: Float[Array, ""]) -> BeginRequest | None:
         """Once."""
-        return None if server >= 1 else BeginRequest(server)
+        return None if int(server) >= 1 else BeginRequest(server)
 
     def client_update(
         self, request: BeginRequest, client: Float[Array, " K"], data: Data, key: Key

@@ -1,4 +1,4 @@
-"""The default engine: all clients in this process, a cohort computed together over all cores, and a network that may lose.
+"""The default engine: all clients in this process, a cohort computed together over all cores, a network that may fail.
 
 A round is one `Run.step`. Losses, delays and repetitions are drawn from the run's seed on a simulated clock, so a run
 with a bad network can be repeated exactly.
@@ -14,8 +14,8 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from contextlib import ExitStack, contextmanager
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -30,7 +30,8 @@ from fedgauss.exchange import Answers, Exchange, Rows, reply_shape
 from fedgauss.federation import Federation
 from fedgauss.ledger import Entry, Ledger
 from fedgauss.messages import named_leaves
-from fedgauss.schedules import Asynchronous, Positions, Schedule, Synchronous, check_schedule
+from fedgauss.schedules import Asynchronous, Positions, Schedule, check_schedule
+from fedgauss.settings import check_positive, settings
 
 logger = logging.getLogger("fedgauss")
 
@@ -38,7 +39,7 @@ _TOGETHER = 2**19
 """Clients are computed in one batch while what they touch fits in this many bytes, a core's second-level cache."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@settings
 class Network:
     """A network that loses, delays and repeats messages. The default one is perfect.
 
@@ -58,11 +59,13 @@ class Network:
         for name in ("loss", "repeat"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise SettingsError(f"Network({name}={getattr(self, name)}): expected a probability below 1")
-        if self.delay < 0.0 or self.timeout <= 0.0:
-            raise SettingsError("Network: expected delay >= 0 and timeout > 0")
+        if not 0.0 <= self.delay < math.inf:
+            raise SettingsError(f"Network(delay={self.delay}): expected a mean time in seconds, zero or more")
+        if not self.timeout > 0.0:
+            raise SettingsError(f"Network(timeout={self.timeout}): expected a time in seconds, more than zero")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@settings
 class Local:
     """Settings of the in-process engine.
 
@@ -76,18 +79,27 @@ class Local:
     network: Network = Network()
     retries: int = 3
 
+    def __post_init__(self) -> None:
+        if self.devices is not None:
+            check_positive("Local", "devices", self.devices, whole=True)
+        if self.retries < 0:
+            raise SettingsError(f"Local(retries={self.retries}): expected how often to ask again, zero or more")
+
 
 class Callback:
-    """Something that watches a run. Both methods do nothing unless overridden."""
+    """Something that watches a run. Its methods do nothing unless overridden."""
 
-    def start(self, run: "Run") -> None:
-        """Called before the first round; may restore the run to an earlier state."""
+    restores: ClassVar[bool] = False
+    """Whether `start` may take the run to a later round. Such callbacks start first: the others see the rounds."""
+
+    def start(self, run: "Run") -> bool | None:
+        """Called before the first round; `True` says that nothing is left to do."""
 
     def round_end(self, run: "Run") -> bool | None:
         """Called after each finished round; `True` stops the run."""
 
     def end(self, run: "Run") -> None:
-        """Called once when the run is over, however it ended."""
+        """Called once when the run is over, however it ended, in the opposite order."""
 
 
 class Run:
@@ -139,18 +151,17 @@ class Run:
 
     def __call__(self, callbacks: Sequence[Callback] = ()) -> "Run":
         """Go on until the algorithm has nothing more to ask, a callback says stop, or Ctrl-C is pressed."""
-        try:
-            for callback in callbacks:
-                callback.start(self)
-            with _first_interrupt_waits() as is_interrupted, threadpoolctl.threadpool_limits(1, user_api="blas"):
-                while self.step():
-                    stops = [callback.round_end(self) for callback in callbacks]
-                    self.interrupted = is_interrupted()
-                    if any(stops) or self.interrupted:
-                        break
-        finally:
-            for callback in callbacks:
-                callback.end(self)
+        self.interrupted = False
+        with ExitStack() as stack:
+            stops = []
+            for callback in sorted(callbacks, key=lambda callback: not callback.restores):
+                stack.callback(callback.end, self)
+                stops.append(callback.start(self))
+            is_interrupted = stack.enter_context(_first_interrupt_waits())
+            stack.enter_context(threadpoolctl.threadpool_limits(1, user_api="blas"))
+            while not (any(stops) or self.interrupted) and self.step():
+                stops = [callback.round_end(self) for callback in callbacks]
+                self.interrupted = is_interrupted()
         return self
 
     def step(self) -> bool:
@@ -228,39 +239,37 @@ class Run:
 
     def _asked_again(self, answers: Answers, silent: Positions) -> None:
         who = tuple(int(p) for p in silent)
-        request = type(self.algorithm.request(self.server)).__name__
-        arrays = answers.shape.request_arrays
-        self.ledger.write(Entry(self.exchange.round, answers.request, "down", request, arrays, who, "sent again"))
+        message, arrays = type(answers.asked).__name__, answers.shape.request_arrays
+        self.ledger.write(Entry(self.exchange.round, answers.request, "down", message, arrays, who, "sent again"))
 
     def _give_up(self, answers: Answers, clients: Positions, why: str) -> None:
         names = [self.names[c] for c in clients]
+        needed = "every client" if self.algorithm.quorum == "every" else "at least one client"
         raise RunError(
-            f"round {self.exchange.round}, request {answers.request} of {type(self.algorithm).__name__}: needs the answer"
-            f" of {'every client' if self.algorithm.quorum == 'every' else 'at least one client'}, but"
+            f"round {self.exchange.round}, request {answers.request} of {type(self.algorithm).__name__}: needs the"
+            f" answer of {needed}, but"
             f" {_listed(names)}: {why}. The last finished round is kept; check these clients and run again."
         )
 
     def _absorb_next(self, schedule: Asynchronous, request: Any) -> tuple[Answers, Any, int]:
-        exchange, network, asked, misses = self.exchange, self.engine.network, 0, 0
+        exchange, num_clients, asked, misses = self.exchange, len(self.names), 0, 0
         while True:
-            busy = {int(answers.positions[0]) for _, _, _, answers in self._in_flight}
-            room = min(schedule.in_flight or len(self.names), len(self.names)) - len(busy)
+            idle = np.flatnonzero(exchange.newest < 0)
+            room = min(schedule.in_flight or num_clients, num_clients) - (num_clients - len(idle))
             if room > 0:
-                idle = np.setdiff1d(np.arange(len(self.names)), list(busy))
                 draw = np.random.default_rng([self.seed, exchange.next_request, 0xA5C])
                 for client in draw.choice(idle, size=room, replace=False):
                     self._send(request, np.array([client]))
                     asked += 1
             self.clock, _, is_lost, answers = heapq.heappop(self._in_flight)
-            info = None if is_lost else exchange.deliver(answers, answers.positions)
+            misses += bool(exchange.is_awaited(answers, answers.positions).all())
             if is_lost:
                 exchange.write(answers, answers.positions, "lost")
-                exchange.close(answers)
-            if info is not None:
+            elif (info := exchange.deliver(answers, answers.positions)) is not None:
                 return answers, info, asked
-            misses += 1
-            if misses > (self.engine.retries + 1) * len(self.names):
-                self._give_up(answers, np.arange(len(self.names)), f"no answer counted in {misses} attempts")
+            exchange.close(answers)
+            if misses > (self.engine.retries + 1) * num_clients:
+                self._give_up(answers, np.arange(num_clients), f"no answer counted in {misses} attempts")
 
     def _send(self, request: Any, client: Positions) -> None:
         network = self.engine.network
@@ -285,26 +294,28 @@ class Run:
             "server": jax.device_get(exchange.server),
             "clients": exchange.clients,
             "newest": exchange.newest,
+            "answered": exchange.answered,
             "numbers": np.array([exchange.round, exchange.next_request, self._events]),
             "clock": np.array(self.clock),
             "in_flight": [
-                (np.array(arrival), np.array([event, is_lost, a.request]), a.positions, a.proposals, a.replies)
-                for arrival, event, is_lost, a in self._in_flight
+                (np.array(arrival), np.array([event, is_lost, answers.request]), jax.device_get(answers.asked),
+                 answers.positions, answers.proposals, answers.replies)
+                for arrival, event, is_lost, answers in self._in_flight
             ],
-        }
+        }  # fmt: skip
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go back to what `state` held."""
         exchange = self.exchange
-        exchange.server, exchange.clients, exchange.newest = state["server"], state["clients"], state["newest"]
+        exchange.server, exchange.clients = state["server"], state["clients"]
+        exchange.newest, exchange.answered = state["newest"], state["answered"]
         exchange.round, exchange.next_request, self._events = (int(n) for n in state["numbers"])
         self.clock = float(state["clock"])
         self._in_flight = []
-        for arrival, numbers, positions, proposals, replies in state["in_flight"]:
+        for arrival, numbers, asked, positions, proposals, replies in state["in_flight"]:
             event, is_lost, request_id = (int(n) for n in numbers)
-            request = self.algorithm.request(exchange.server)
-            shape = reply_shape(self.algorithm, request, self.worker.abstract_reply)
-            answers = Answers(request_id, shape, positions, proposals, replies)
+            shape = reply_shape(self.algorithm, asked, self.worker)
+            answers = Answers(request_id, asked, shape, positions, proposals, replies)
             self._in_flight.append((float(arrival), event, bool(is_lost), answers))
 
 
@@ -353,6 +364,7 @@ class LocalWorker:
         self.weights = np.asarray(weights, dtype=np.float64)
         self.idents = np.array([zlib.crc32(name.encode()) for name in federation.names], dtype=np.uint32)
         self.buckets = bucket(federation, cost_exponent=algorithm.cost_exponent)
+        self.columns = len(federation.inputs), len(federation.targets)
         self.bucket_of = np.empty(len(federation), dtype=np.int64)
         self.row_of = np.empty(len(federation), dtype=np.int64)
         for number, one in enumerate(self.buckets):
@@ -413,13 +425,14 @@ class LocalWorker:
         one = self.buckets[number]
         data, idents = self._take(one, layout.rows), self.idents[one.indices[layout.rows]]
         if whole:
-            sharding = NamedSharding(_mesh(layout.devices), PartitionSpec("clients"))
+            sharding = NamedSharding(_mesh(layout.devices), _partition("clients"))
             data, idents = jax.device_put((data, idents), sharding if layout.devices > 1 else None)
             self._resident[number] = data, idents
         return data, idents
 
     def _take(self, one: Bucket, rows: Positions) -> Data:
-        return Data(one.X[rows], one.Y[rows], one.count[rows], self.weights[one.indices[rows]])
+        parts: tuple[Any, ...] = one.X[rows], one.Y[rows], one.count[rows], self.weights[one.indices[rows]]
+        return Data(*parts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -432,9 +445,13 @@ class _Layout:
     devices: int
 
 
+def _partition(*axes: str) -> Any:
+    return PartitionSpec(*axes)  # type: ignore[no-untyped-call]
+
+
 @functools.lru_cache(maxsize=8)
 def _mesh(devices: int) -> Any:
-    return jax.make_mesh((devices,), ("clients",), devices=jax.local_devices()[:devices])
+    return jax.sharding.Mesh(np.array(jax.local_devices()[:devices]), ("clients",))
 
 
 @functools.lru_cache(maxsize=64)
@@ -452,7 +469,7 @@ def _compiled_cohort(algorithm: FederatedAlgorithm[Any, Any, Any, Any], devices:
         return jax.lax.map(update, (states, data, idents), batch_size=together if together > 1 else None)
 
     if devices > 1:
-        each, all_ = PartitionSpec("clients"), PartitionSpec()
+        each, all_ = _partition("clients"), _partition()
         cohort = jax.shard_map(
             cohort, mesh=_mesh(devices), in_specs=(all_, all_, all_, each, each, each), out_specs=each, check_vma=False
         )

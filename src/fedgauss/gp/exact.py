@@ -2,9 +2,9 @@ r"""Exact Gaussian process regression: the likelihood with its derivatives, and 
 
     y = f(X) + noise,  K = k(X, X) + noise_variance I = L L^T,  a = K^-1 y
 
-    -log p(y) = y^T a / 2 + sum_i log L_ii + N log(2 pi) / 2                      (Rasmussen and Williams 2006, eq. 2.30)
+    -log p(y) = y^T a / 2 + sum_i log L_ii + N log(2 pi) / 2                   (Rasmussen and Williams 2006, eq. 2.30)
 
-Nothing is differentiated through the Cholesky factorisation: d(-log p) = <G, dK> with G = (K^-1 - a a^T) / 2 (eq. 5.9).
+Nothing is differentiated through the Cholesky factorisation: d(-log p) = <G, dK> with G = (K^-1 - a a^T) / 2 (5.9).
 """
 
 import functools
@@ -15,15 +15,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.linalg
 from jax import lax
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int
 
 from fedgauss.gp.chunks import predict_in_chunks
 from fedgauss.gp.kernels import AnyArray, Kernel, Parameters
 from fedgauss.gp.posterior import Prediction
-from fedgauss.linalg import checked_cholesky, cholesky, inverse_from_cholesky
+from fedgauss.linalg import cholesky, host_cholesky, inverse_from_cholesky
 
-_PREDICTION_ROWS = 512
+_PREDICTION_ROWS = 1024
 """Test inputs in one call: memory stays bounded, and every call has the same shape."""
 
 
@@ -146,17 +147,17 @@ def negative_log_marginal_likelihood_derivatives(
         >>> gradient, hessian[1]
         (Array([0.  , 0.25, 0.25], dtype=float64), Array([ 0.   , -0.125, -0.125], dtype=float64))
     """
-    vector, X, y = jnp.asarray(vector), jnp.asarray(X), jnp.asarray(y)
+    vector, targets = jnp.asarray(vector), jnp.asarray(y)
 
     def covariance(vector: Float[Array, " K"]) -> Float[Array, "N N"]:
         parameters = unravel(vector)
-        return _with_noise(kernel.gram(parameters, X), jnp.asarray(parameters["noise_variance"]), y, count)[1]
+        return _with_noise(kernel.gram(parameters, X), jnp.asarray(parameters["noise_variance"]), targets, count)[1]
 
     parameters = unravel(vector)
     K, noise_variance = kernel.gram(parameters, X), jnp.asarray(parameters["noise_variance"])
-    value, (L, y, _) = _gaussian_forward(K, noise_variance, y, count)
+    value, (L, padded, _) = _gaussian_forward(K, noise_variance, targets, count)
     K_inv = inverse_from_cholesky(L)
-    a = K_inv @ y
+    a = K_inv @ padded
     G = 0.5 * (K_inv - a[:, None] * a[None, :])
     _, pullback = jax.vjp(covariance, vector)
     # The kernels define what multiplies the Jacobian from the left; its transpose multiplies from the right.
@@ -178,24 +179,22 @@ def negative_log_marginal_likelihood_derivatives(
 class DensePosterior:
     """The exact posterior of f by one Cholesky factorisation: N^3 operations once, N^2 for each prediction.
 
-    Made by `condition`. Rows beyond the data are padding, so that clients of nearly equal sizes share one compilation.
+    Made by `condition`, and computed on the host by LAPACK, which needs no compilation for each client's size.
 
     Args:
         kernel: The prior's covariance.
         parameters: Of the kernel, with `noise_variance`.
-        X: The inputs it has seen, padded.
-        L: The Cholesky factor of their covariance with noise, padded with the identity.
-        weights: K^-1 y, padded with zeros.
-        count: How many rows are data.
+        X: The inputs it has seen.
+        L: The Cholesky factor of their covariance with noise.
+        weights: K^-1 y.
         notes: `jitter`, relative to the mean variance of the data.
     """
 
     kernel: Kernel
     parameters: Parameters
-    X: Float[AnyArray, "N D"]
-    L: Float[AnyArray, "N N"]
-    weights: Float[AnyArray, " N"]
-    count: int
+    X: Float[np.ndarray, "N D"]
+    L: Float[np.ndarray, "N N"]
+    weights: Float[np.ndarray, " N"]
     notes: dict[str, float | int | str]
 
     @property
@@ -225,29 +224,32 @@ class DensePosterior:
             >>> posterior.predict(np.zeros((1, 1)))
             Prediction(mean=array([0.5]), variance=array([0.5]), clamped=0)
         """
-        count = len(X)
-        missing = _padded_rows(count) - count
-        X, y = np.pad(np.asarray(X), [(0, missing), (0, 0)]), np.pad(np.asarray(y), (0, missing))
-        K, scale = _padded_covariance(kernel, parameters, X, y, count)
-        L, jitter = checked_cholesky(K, f"the covariance of {count} training inputs", scale)
-        return cls(kernel, parameters, X, L, _solve(L, y), count, {"jitter": jitter})
+        X, y = np.asarray(X), np.asarray(y)
+        K = np.array(_gram(kernel, parameters, _padded(X)))[: len(X), : len(X)]
+        K[np.diag_indices(len(X))] += np.asarray(parameters["noise_variance"])
+        L, jitter = host_cholesky(K, f"the covariance of {len(X)} training inputs")
+        weights = scipy.linalg.cho_solve((L, True), y, check_finite=False)
+        return cls(kernel, parameters, X, L, weights, {"jitter": jitter})
 
     def predict(self, X_new: Float[AnyArray, "T D"]) -> Prediction:
         """Mean and variance of f at `X_new`, without observation noise."""
 
-        def piece(X: Float[np.ndarray, "B D"]) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
-            return _predict(self.kernel, self.parameters, self.X, self.L, self.weights, self.count, X)
+        def piece(X: Float[np.ndarray, "B D"]) -> tuple[Any, Any]:
+            Ksx, V = self._whitened(X)
+            prior = np.asarray(self.kernel.diagonal(self.parameters, X))
+            return Ksx @ self.weights, prior - np.einsum("nt,nt->t", V, V)
 
         rows = min(_PREDICTION_ROWS, 1 << max(len(X_new) - 1, 0).bit_length())
         return predict_in_chunks(piece, np.asarray(X_new), rows)
 
     def covariance(self, X_new: Float[AnyArray, "T D"]) -> Float[np.ndarray, "T T"]:
         """The posterior covariance of f at `X_new`."""
-        return np.asarray(_covariance(self.kernel, self.parameters, self.X, self.L, self.count, np.asarray(X_new)))
+        X_new = np.asarray(X_new)
+        _, V = self._whitened(X_new)
+        covariance: Float[np.ndarray, "T T"] = np.asarray(_gram(self.kernel, self.parameters, X_new)) - V.T @ V
+        return covariance
 
-    def sample(
-        self, key: PRNGKeyArray | Array, X_new: Float[AnyArray, "T D"], num_samples: int
-    ) -> Float[np.ndarray, "S T"]:
+    def sample(self, key: Array, X_new: Float[AnyArray, "T D"], num_samples: int) -> Float[np.ndarray, "S T"]:
         """Joint draws of f at `X_new`.
 
         Args:
@@ -259,49 +261,32 @@ class DensePosterior:
             NotPositiveDefiniteError: If the posterior covariance cannot be factorised.
         """
         X_new = np.asarray(X_new)
-        # rounding in a posterior covariance is relative to the prior's, which may be far larger
-        scale = jnp.mean(self.kernel.diagonal(self.parameters, X_new))
-        L, _ = checked_cholesky(self.covariance(X_new), f"the posterior covariance of {len(X_new)} inputs", scale)
-        z = jax.random.normal(key, (num_samples, len(X_new)), dtype=L.dtype)
-        return self.predict(X_new).mean[None, :] + np.asarray(z @ L.T)
+        # Rounding in a posterior covariance is relative to the prior's, which may be far larger.
+        scale = float(np.mean(self.kernel.diagonal(self.parameters, X_new)))
+        L, _ = host_cholesky(self.covariance(X_new), f"the posterior covariance of {len(X_new)} inputs", scale)
+        z = np.asarray(jax.random.normal(key, (num_samples, len(X_new)), dtype=np.float64))
+        draws: Float[np.ndarray, "S T"] = self.predict(X_new).mean[None, :] + z @ L.T
+        return draws
+
+    def _whitened(self, X_new: Float[np.ndarray, "T D"]) -> tuple[Float[np.ndarray, "T N"], Float[np.ndarray, "N T"]]:
+        """k(X_new, X), and L^-1 times its transpose."""
+        Ksx = np.asarray(_cross_covariance(self.kernel, self.parameters, X_new, _padded(self.X)))[:, : len(self.X)]
+        return Ksx, scipy.linalg.solve_triangular(self.L, Ksx.T, lower=True, check_finite=False)
 
 
-def _padded_rows(count: int) -> int:
-    """`count` rounded up to one of eight sizes between two powers of two, and to at least a multiple of 32."""
-    step = max(32, 1 << max(count.bit_length() - 4, 0))
-    return -(-count // step) * step
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _padded_covariance(kernel: Kernel, parameters: Parameters, X: Any, y: Any, count: Any) -> tuple[Array, Array]:
-    K = kernel.gram(parameters, X)
-    _, K, _, scale = _with_noise(K, jnp.asarray(parameters["noise_variance"]), y, count)
-    return K, scale
-
-
-@jax.jit
-def _solve(L: Float[Array, "N N"], y: Float[Array, " N"]) -> Float[Array, " N"]:
-    w = lax.linalg.triangular_solve(L, y[:, None], left_side=True, lower=True)
-    return lax.linalg.triangular_solve(L, w, left_side=True, lower=True, transpose_a=True)[:, 0]
+def _padded(X: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "M D"]:
+    """Zero rows added up to one of eight sizes between two powers of two: clients of like sizes share a compilation."""
+    step = max(32, 1 << max(len(X).bit_length() - 4, 0))
+    return np.pad(X, [(0, -len(X) % step), (0, 0)])
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _predict(
-    kernel: Kernel, parameters: Parameters, X: Any, L: Any, weights: Any, count: Any, X_new: Any
-) -> tuple[Float[Array, " T"], Float[Array, " T"]]:
-    Ksx, V = _whitened(kernel, parameters, X, L, count, X_new)
-    return Ksx @ weights, kernel.diagonal(parameters, X_new) - jnp.sum(V * V, axis=1)
+def _gram(kernel: Kernel, parameters: Parameters, X: Float[AnyArray, "N D"]) -> Float[Array, "N N"]:
+    return kernel.gram(parameters, X)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _covariance(kernel: Kernel, parameters: Parameters, X: Any, L: Any, count: Any, X_new: Any) -> Float[Array, "T T"]:
-    _, V = _whitened(kernel, parameters, X, L, count, X_new)
-    return kernel.gram(parameters, X_new) - V @ V.T
-
-
-def _whitened(
-    kernel: Kernel, parameters: Parameters, X: Any, L: Any, count: Any, X_new: Any
-) -> tuple[Float[Array, "T N"], Float[Array, "T N"]]:
-    """k(X_new, X), zero at padding, and the same times L^-T."""
-    Ksx = jnp.where(_valid(L, count)[None, :], kernel.cross_covariance(parameters, X_new, X), 0.0)
-    return Ksx, lax.linalg.triangular_solve(L, Ksx, left_side=False, lower=True, transpose_a=True)
+def _cross_covariance(
+    kernel: Kernel, parameters: Parameters, X: Float[AnyArray, "N D"], Z: Float[AnyArray, "M D"]
+) -> Float[Array, "N M"]:
+    return kernel.cross_covariance(parameters, X, Z)

@@ -117,6 +117,7 @@ class _Leaf(Kernel):
 
     @property
     def name(self) -> str:
+        """See `Kernel.name`."""
         return self.kind
 
     @property
@@ -155,6 +156,9 @@ def _variance(parameters: Parameters) -> Any:
 class _Stationary(_Leaf):
     """k(x, z) = variance * profile(r2), r2 = sum_d (x_d - z_d)^2 / lengthscale_d^2."""
 
+    _is_steep: ClassVar[bool] = False
+    """Whether the profile's slope has no bound near 0: sums over it must not cancel."""
+
     ard: bool = False
     active: tuple[int, ...] | None = None
 
@@ -178,12 +182,14 @@ class _Stationary(_Leaf):
         X = self._columns(X)
         Z = X if same else self._columns(Z)
         lengthscale = jnp.asarray(parameters["lengthscale"])
-        return _stationary(self._profile, same, X, Z, lengthscale, _variance(parameters), self._shape(parameters))
+        return _stationary(type(self), same, X, Z, lengthscale, _variance(parameters), self._shape(parameters))
 
     def diagonal(self, parameters: Parameters, X: Float[AnyArray, "N D"]) -> Float[Array, " N"]:
+        """See `Kernel.diagonal`."""
         return jnp.broadcast_to(_variance(parameters), X.shape[:1])
 
     def to_gpjax(self, parameters: Parameters) -> Any:
+        """See `Kernel.to_gpjax`."""
         import gpjax
 
         names = {
@@ -247,6 +253,7 @@ class Matern12(_Stationary):
     """
 
     kind: ClassVar[str] = "matern12"
+    _is_steep: ClassVar[bool] = True
 
     @staticmethod
     def _profile(r2: Float[Array, "N M"], *shape: Float[Array, ""]) -> tuple[Float[Array, "N M"], Float[Array, "N M"]]:
@@ -348,7 +355,7 @@ class Periodic(_Stationary):
         lengthscale = jnp.asarray(parameters["lengthscale"])
         if lengthscale.shape != (1,):
             lengthscale = jnp.concatenate([lengthscale, lengthscale])
-        return _stationary(self._profile, same, X, Z, lengthscale, _variance(parameters), ())
+        return _stationary(type(self), same, X, Z, lengthscale, _variance(parameters), ())
 
     def _scale(self, parameters: Parameters, input_scale: Float[np.ndarray, " D"], output: float) -> Parameters:
         scale = self._active_scale(input_scale)
@@ -381,9 +388,11 @@ class Linear(_Leaf):
         return _dot(self._columns(X), self._columns(Z), _variance(parameters))
 
     def diagonal(self, parameters: Parameters, X: Float[AnyArray, "N D"]) -> Float[Array, " N"]:
+        """See `Kernel.diagonal`."""
         return _squared_norms(self._columns(jnp.asarray(X)), _variance(parameters))
 
     def to_gpjax(self, parameters: Parameters) -> Any:
+        """See `Kernel.to_gpjax`."""
         import gpjax
 
         return gpjax.kernels.Linear(active_dims=self._gpjax_active(), variance=_real(_variance(parameters)))
@@ -419,10 +428,12 @@ class Polynomial(_Leaf):
         return (jnp.asarray(parameters["shift"]) + dot) ** self.degree
 
     def diagonal(self, parameters: Parameters, X: Float[AnyArray, "N D"]) -> Float[Array, " N"]:
+        """See `Kernel.diagonal`."""
         norms = _squared_norms(self._columns(jnp.asarray(X)), _variance(parameters))
         return (jnp.asarray(parameters["shift"]) + norms) ** self.degree
 
     def to_gpjax(self, parameters: Parameters) -> Any:
+        """See `Kernel.to_gpjax`."""
         import gpjax
 
         return gpjax.kernels.Polynomial(
@@ -472,15 +483,18 @@ class Sum(Kernel):
 
     @property
     def name(self) -> str:
+        """See `Kernel.name`."""
         return "+".join(term.name for term in self.terms)
 
     def _parts(self, parameters: Parameters) -> list[tuple[Kernel, Parameters]]:
-        return [(term, parameters[key]) for key, term in _keyed(self.terms)]
+        return [(term, parameters.get(key, {})) for key, term in _keyed(self.terms)]
 
     def diagonal(self, parameters: Parameters, X: Float[AnyArray, "N D"]) -> Float[Array, " N"]:
+        """See `Kernel.diagonal`."""
         return _add(term.diagonal(part, X) for term, part in self._parts(parameters))
 
     def to_gpjax(self, parameters: Parameters) -> Any:
+        """See `Kernel.to_gpjax`."""
         import gpjax
 
         return gpjax.kernels.SumKernel([term.to_gpjax(part) for term, part in self._parts(parameters)])
@@ -495,7 +509,7 @@ class Sum(Kernel):
         return _add(term._covariance(part, X, Z, same=same) for term, part in self._parts(parameters))
 
     def _scale(self, parameters: Parameters, input_scale: Float[np.ndarray, " D"], output: float) -> Parameters:
-        return {key: term._scale(parameters[key], input_scale, output) for key, term in _keyed(self.terms)}
+        return {key: term._scale(parameters.get(key, {}), input_scale, output) for key, term in _keyed(self.terms)}
 
     def _leaves(self) -> Iterator[_Leaf]:
         for term in self.terms:
@@ -517,15 +531,18 @@ class Product(Kernel):
 
     @property
     def name(self) -> str:
+        """See `Kernel.name`."""
         return "*".join(f"({part.name})" if isinstance(part, Sum) else part.name for part in self.factors)
 
     def _parts(self, parameters: Parameters) -> list[tuple[Kernel, Parameters]]:
-        return [(factor, parameters[key]) for key, factor in _keyed(self.factors)]
+        return [(factor, parameters.get(key, {})) for key, factor in _keyed(self.factors)]
 
     def diagonal(self, parameters: Parameters, X: Float[AnyArray, "N D"]) -> Float[Array, " N"]:
+        """See `Kernel.diagonal`."""
         return _multiply(factor.diagonal(part, X) for factor, part in self._parts(parameters))
 
     def to_gpjax(self, parameters: Parameters) -> Any:
+        """See `Kernel.to_gpjax`."""
         import gpjax
 
         return gpjax.kernels.ProductKernel([factor.to_gpjax(part) for factor, part in self._parts(parameters)])
@@ -542,7 +559,7 @@ class Product(Kernel):
 
     def _scale(self, parameters: Parameters, input_scale: Float[np.ndarray, " D"], output: float) -> Parameters:
         return {
-            key: factor._scale(parameters[key], input_scale, output if i == 0 else 1.0)
+            key: factor._scale(parameters.get(key, {}), input_scale, output if i == 0 else 1.0)
             for i, (key, factor) in enumerate(_keyed(self.factors))
         }
 
@@ -586,17 +603,33 @@ def _keyed(parts: tuple[Kernel, ...]) -> list[tuple[str, Kernel]]:
 # The stationary covariance and its gradient ------------------------------------------------------------------------
 
 
-def _squared_distances(X: Float[Array, "N D"], Z: Float[Array, "M D"], same: bool) -> Float[Array, "N M"]:
+def _squared_distances(
+    X: Float[Array, "N D"], Z: Float[Array, "M D"], lengthscale: Float[Array, " L"], same: bool
+) -> Float[Array, "N M"]:
     if X.shape[1] <= _DIRECT_COLUMNS:
-        return _add((X[:, d][:, None] - Z[:, d][None, :]) ** 2 for d in range(X.shape[1]))
+        # Weighting each square, rather than scaling the inputs, keeps divisions out of the loop over pairs.
+        weights = jnp.broadcast_to(1.0 / lengthscale**2, X.shape[1:])
+        return _add(weights[d] * _differences(X, Z, d) ** 2 for d in range(X.shape[1]))
+    X, Z = _centred(X, Z)
+    X, Z = X / lengthscale[None, :], Z / lengthscale[None, :]
     r2 = jnp.sum(X * X, axis=1)[:, None] + jnp.sum(Z * Z, axis=1)[None, :] - 2.0 * (X @ Z.T)
     r2 = jnp.maximum(r2, 0.0)  # |x|^2 + |z|^2 - 2 x.z of near points may round below 0
     return jnp.where(jnp.eye(X.shape[0], dtype=bool), 0.0, r2) if same else r2
 
 
+def _differences(X: Float[Array, "N D"], Z: Float[Array, "M D"], column: int) -> Float[Array, "N M"]:
+    return X[:, column][:, None] - Z[:, column][None, :]
+
+
+def _centred(X: Float[Array, "N D"], Z: Float[Array, "M D"]) -> tuple[Float[Array, "N D"], Float[Array, "M D"]]:
+    """Both moved by the mean of `Z`: differences stay, and their expansion into products loses fewer digits."""
+    centre = jnp.mean(Z, axis=0)[None, :]
+    return X - centre, Z - centre
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _stationary(
-    profile: Any,
+    kind: type[_Stationary],
     same: bool,
     X: Float[Array, "N D"],
     Z: Float[Array, "M D"],
@@ -605,11 +638,11 @@ def _stationary(
     shape: tuple[Float[Array, ""], ...],
 ) -> Float[Array, "N M"]:
     """variance * profile(r2, *shape), r2 the squared distances of `X` and `Z` in lengthscales."""
-    return _stationary_forward(profile, same, X, Z, lengthscale, variance, shape)[0]
+    return _stationary_forward(kind, same, X, Z, lengthscale, variance, shape)[0]
 
 
 def _stationary_forward(
-    profile: Any,
+    kind: type[_Stationary],
     same: bool,
     X: Float[Array, "N D"],
     Z: Float[Array, "M D"],
@@ -617,29 +650,39 @@ def _stationary_forward(
     variance: Float[Array, ""],
     shape: tuple[Float[Array, ""], ...],
 ) -> tuple[Float[Array, "N M"], Any]:
-    centre = jnp.mean(Z, axis=0)[None, :]  # differences do not change; the matrix products lose fewer digits
-    X = (X - centre) / lengthscale[None, :]
-    Z = X if same else (Z - centre) / lengthscale[None, :]
-    r2 = _squared_distances(X, Z, same)
-    k, slope = profile(r2, *shape)
+    r2 = _squared_distances(X, Z, lengthscale, same)
+    k, slope = kind._profile(r2, *shape)
     return variance * k, (X, Z, lengthscale, variance, shape, r2, k, slope)
 
 
-def _stationary_backward(profile: Any, same: bool, residuals: Any, K_bar: Float[Array, "N M"]) -> tuple[Any, ...]:
+def _stationary_backward(
+    kind: type[_Stationary], same: bool, residuals: Any, K_bar: Float[Array, "N M"]
+) -> tuple[Any, ...]:
     X, Z, lengthscale, variance, shape, r2, k, slope = residuals
     W = variance * K_bar * slope  # the gradient with respect to r2
-    rows, columns = jnp.sum(W, axis=1)[:, None], jnp.sum(W, axis=0)[:, None]
-    WZ = W @ Z
-    # sum_nm W_nm (x_n - z_m)^2 for each column, the square multiplied out
-    squares = jnp.sum(rows * X * X - 2.0 * X * WZ, axis=0) + jnp.sum(columns * Z * Z, axis=0)
+    columns = range(X.shape[1])
+    # For each column: sum_m W_nm (x_n - z_m), sum_n W_nm (z_m - x_n) and sum_nm W_nm (x_n - z_m)^2
+    if kind._is_steep and X.shape[1] <= _DIRECT_COLUMNS:
+        forces_x = jnp.stack([jnp.sum(W * _differences(X, Z, d), axis=1) for d in columns], axis=1)
+        forces_z = -jnp.stack([jnp.sum(W * _differences(X, Z, d), axis=0) for d in columns], axis=1)
+        squares = jnp.stack([jnp.sum(W * _differences(X, Z, d) ** 2) for d in columns])
+    else:
+        X, Z = _centred(X, Z)
+        of_x, of_z = jnp.sum(W, axis=1)[:, None], jnp.sum(W, axis=0)[:, None]
+        WZ = W @ Z
+        forces_x, forces_z = of_x * X - WZ, of_z * Z - W.T @ X
+        squares = jnp.sum(X * (of_x * X - 2.0 * WZ), axis=0) + jnp.sum(of_z * Z * Z, axis=0)
     if lengthscale.shape == (1,):
         squares = jnp.sum(squares)[None]
-    lengthscale_bar = -2.0 * squares / lengthscale
-    X_bar = 2.0 * (rows * X - WZ) / lengthscale[None, :]
-    Z_bar = 2.0 * (columns * Z - W.T @ X) / lengthscale[None, :]
-    variance_bar = jnp.sum(K_bar * k)
-    _, shape_pullback = jax.vjp(lambda *values: profile(r2, *values)[0], *shape)
-    return X_bar, Z_bar, lengthscale_bar, variance_bar, shape_pullback(variance * K_bar)
+    weights = 2.0 / lengthscale[None, :] ** 2
+    _, shape_pullback = jax.vjp(lambda *values: kind._profile(r2, *values)[0], *shape)
+    return (
+        weights * forces_x,
+        weights * forces_z,
+        -2.0 * squares / lengthscale**3,
+        jnp.sum(K_bar * k),
+        shape_pullback(variance * K_bar),
+    )
 
 
 _stationary.defvjp(_stationary_forward, _stationary_backward)

@@ -1,6 +1,6 @@
 """What every posterior over a latent function can do, whichever way it was computed."""
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Array, Float
@@ -17,6 +17,7 @@ class Prediction(NamedTuple):
     """How many variances rounded below zero and were set to zero."""
 
 
+@runtime_checkable
 class Posterior(Protocol):
     """A posterior over f. `kind` says how it was computed; `notes` what is worth knowing, such as the jitter used."""
 

@@ -46,10 +46,9 @@ _UNEXPLAINED_NOISE = 1e-3
 _UNEXPLAINED_POSTERIOR = 0.1
 """Residual a row, in mean posterior variances of f, that an interval for f does not notice."""
 
-_REDUNDANT = 1e-10
-"""Conditional variance, in mean prior variances, below which an inducing input adds rounding error and no more.
-
-Rounding grows like eps / sqrt(this) and what is left out like this: they meet near eps^(2/3), here rounded up."""
+_REDUNDANT = 1e-12
+"""Conditional variance, in mean prior variances, below which an inducing input is left out: at M eps it would be nothing
+but rounding error, and Kuu no longer positive definite."""
 
 
 class InducingBasis(NamedTuple):
@@ -171,7 +170,7 @@ def _add_rows(
     return added
 
 
-def collapsed_bound(statistics: SparseStatistics, noise_variance: Float[AnyArray, ""]) -> Float[Array, ""]:
+def collapsed_bound(statistics: SparseStatistics, noise_variance: Float[AnyArray, ""] | float) -> Float[Array, ""]:
     r"""Lower bound on the log marginal likelihood of a sparse GP, from summed client statistics.
 
     log p(Y) >= sum_p log N(y_p; 0, Q + s2 I) - P tr(K - Q) / (2 s2), with Q = Kfu Kuu^-1 Kuf.   (Titsias 2009, eq. 9)

@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.scipy.linalg import block_diag
 from jaxtyping import Float
 
 from fedgauss.errors import NotPositiveDefiniteError, SettingsError
@@ -230,8 +231,8 @@ def _padded_length(num_rows: int) -> int:
 
 
 def _dense(matrix: Any) -> Float[Array, "S S"]:
-    """A sum of processes has block-diagonal matrices of tinygp's own type."""
-    return matrix if isinstance(matrix, Array) else matrix.to_dense()
+    """A sum of processes has block-diagonal matrices of tinygp's own type, one within the other."""
+    return matrix if isinstance(matrix, Array) else block_diag(*map(_dense, matrix.blocks))
 
 
 # Products of matrices of one to nine rows: a call to a matrix product costs more than the product, these are fused.

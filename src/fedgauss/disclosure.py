@@ -1,0 +1,162 @@
+"""What left each client, in words and bytes: the ledger as a person reads it. Needs no mathematics, and no JAX."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+
+_ARRAYS = {
+    "MomentsRequest": {"about": "the point about which to take the sums"},
+    "MomentsReply": {
+        "count": "the number of rows",
+        "sums": "the sum of each column",
+        "squares": "the sum of squares of each column",
+        "within": "the target's summed squares about the client's own mean",
+    },
+    "ParametersRequest": {"parameters": "the shared value", "round": "the round's number"},
+    "Weighted": {
+        "value.parameters": "the client's own value after its local steps, times its weight",
+        "value.objective": "the mean negative log likelihood of a row, times the weight",
+        "value.steps": "how many steps were taken, times the weight",
+        "weight": "the client's weight: its number of rows, or 1",
+    },
+    "StartsRequest": {"candidates": "hyper-parameters to start from"},
+    "Values": {"values": "the rows' negative log likelihood at each start", "scale": "the client's weight, or 1"},
+    "DerivativesRequest": {"point": "hyper-parameters to look at"},
+    "Derivatives": {
+        "value": "the rows' negative log likelihood there",
+        "gradient": "its gradient in the hyper-parameters",
+        "hessian": "its Hessian in the hyper-parameters",
+        "scale": "the client's weight, or 1",
+    },
+    "BeginRequest": {"round": "the word to begin"},
+}
+"""By message and array, or the beginning of an array's dotted name, what it is in words."""
+
+_FEW_ROWS = 5
+"""Below this many rows sums say much about each row."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Array:
+    """One array of a message."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: str
+    """`mean`, `sum` or `stack` on the way up, `broadcast` on the way down."""
+    bytes: int
+    words: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Message:
+    """Messages of one kind to or from one client."""
+
+    direction: str
+    name: str
+    count: int
+    bytes: int
+    """Of one of them."""
+    arrays: tuple[Array, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Told:
+    """What one client was sent and what it sent."""
+
+    client: str
+    rows: int | None
+    messages: tuple[Message, ...]
+    warnings: tuple[str, ...]
+
+    def total(self, direction: str) -> tuple[int, int]:
+        """How many messages went `up` or `down`, and their bytes."""
+        chosen = [message for message in self.messages if message.direction == direction]
+        return sum(message.count for message in chosen), sum(message.count * message.bytes for message in chosen)
+
+
+def disclosed(ledger: pl.DataFrame, rows: Mapping[str, int]) -> list[Told]:
+    """What every client of a ledger was sent and sent, whether or not it was counted in the end.
+
+    Args:
+        ledger: One row a message, as a fitted model's `ledger_`.
+        rows: Each client's number of rows, as far as known.
+
+    Example:
+        >>> from fedgauss.ledger import Entry, Ledger
+        >>> from fedgauss.messages import ArraySpec
+        >>> book = Ledger(["a", "b"])
+        >>> spec = ArraySpec("count", (), "float64", 8, "sum")
+        >>> book.write(Entry(-1, 0, "up", "MomentsReply", (spec,), None, "counted"))
+        >>> [told.total("up") for told in disclosed(book.to_frame(), {"a": 1, "b": 30})]
+        [(1, 8), (1, 8)]
+        >>> disclosed(book.to_frame(), {"a": 1, "b": 30})[0].warnings[0]
+        'a has 1 row: sums over one row are the row itself, so its inputs and its target left.'
+    """
+    kinds = ledger.group_by("client", "direction", "message", "bytes", maintain_order=True).agg(
+        pl.len().alias("count"), pl.col("arrays").first()
+    )
+    messages: dict[str, list[Message]] = {name: [] for name in sorted(ledger["client"].unique())}
+    for kind in kinds.iter_rows(named=True):
+        arrays = tuple(_array(kind["message"], array) for array in kind["arrays"])
+        message = Message(kind["direction"], kind["message"], kind["count"], kind["bytes"], arrays)
+        messages[kind["client"]].append(message)
+    return [
+        Told(name, rows.get(name), tuple(of_client), tuple(_warnings(name, rows.get(name), of_client)))
+        for name, of_client in messages.items()
+    ]
+
+
+def _array(message: str, array: Mapping[str, Any]) -> Array:
+    name = str(array["name"])
+    known = _ARRAYS.get(message, {})
+    words = next((known[start] for start in known if name == start or name.startswith(f"{start}.")), "")
+    return Array(name, tuple(array["shape"]), array["kind"], array["bytes"], words)
+
+
+def _warnings(client: str, rows: int | None, messages: list[Message]) -> list[str]:
+    """What a client with few rows gave away."""
+    if rows is None or rows >= _FEW_ROWS:
+        return []
+    sent = [message for message in messages if message.direction == "up"]
+    has_moments = any(message.name == "MomentsReply" for message in sent)
+    has_likelihood = any(
+        message.name in ("Values", "Derivatives") or any("parameters" in array.name for array in message.arrays)
+        for message in sent
+    )
+    warnings = []
+    if rows == 1 and has_moments:
+        warnings.append("sums over one row are the row itself, so its inputs and its target left")
+    if rows == 1 and has_likelihood:
+        warnings.append("how its likelihood changes with the variances tells how far its target lies from the mean")
+    if rows == 2 and has_moments:
+        warnings.append("the sums and sums of squares of two rows give both values of every column")
+    if rows > 1 and has_likelihood:
+        warnings.append("so few rows that what it sent about its likelihood says much about each of them")
+    return [f"{client} has {rows} row{'' if rows == 1 else 's'}: {warning}." for warning in warnings]
+
+
+def in_bytes(number: int) -> str:
+    """Bytes as a person reads them.
+
+    Example:
+        >>> in_bytes(512), in_bytes(12_345)
+        ('512 B', '12.3 kB')
+    """
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if number >= size:
+            return f"{number / size:.1f} {unit}"
+    return f"{number} B"
+
+
+def in_words(shape: tuple[int, ...]) -> str:
+    """A shape as a person reads it.
+
+    Example:
+        >>> in_words(()), in_words((3,)), in_words((3, 3))
+        ('1 number', '3 numbers', '3 x 3 numbers')
+    """
+    sizes = " x ".join(str(size) for size in shape) or "1"
+    return f"{sizes} number{'' if sizes == '1' else 's'}"

@@ -1,0 +1,16 @@
+"""Strict settings for every test: 64 bits, no silent promotion of rank or dtype, two host devices, shapes checked."""
+
+import jax
+from hypothesis import settings
+from jaxtyping import install_import_hook
+
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_numpy_rank_promotion", "raise")  # else [N] against [N, 1] silently becomes [N, N]
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_num_cpu_devices", 2)  # before JAX starts
+
+# Shapes in signatures are checked at run time; the hook acts on modules imported after it.
+install_import_hook(["fedgauss.linalg", "fedgauss.gp"], "beartype.beartype")
+
+settings.register_profile("default", deadline=None, derandomize=True, max_examples=25)
+settings.load_profile("default")
