@@ -10,7 +10,8 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_num_cpu_devices", 2)  # before JAX starts
 
 # Shapes in signatures are checked at run time; the hook acts on modules imported after it.
-install_import_hook(["fedgauss.linalg", "fedgauss.gp"], "beartype.beartype")
+CHECKED = ["linalg", "gp.kernels", "gp.exact", "gp.posterior", "gp.chunks", "gp.condition", "gp.sparse", "gp.state_space"]
+install_import_hook([f"fedgauss.{module}" for module in CHECKED], "beartype.beartype")
 
 settings.register_profile("default", deadline=None, derandomize=True, max_examples=25)
 settings.load_profile("default")

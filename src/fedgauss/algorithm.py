@@ -22,12 +22,12 @@ Key = PRNGKeyArray
 class Data(NamedTuple):
     """One client's data as `client_update` sees it: padded with zeros to a common length.
 
-    Rows from `count` on are padding and must change nothing.
+    Rows from `num_rows` on are padding and must change nothing.
     """
 
     X: Float[Array, "N D"]
     Y: Float[Array, "N P"]
-    count: Int[Array, ""]
+    num_rows: Int[Array, ""]
     weight: Float[Array, ""]
     """What this client weighs in a weighted mean: its number of rows, unless the user said otherwise."""
 

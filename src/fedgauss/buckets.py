@@ -20,7 +20,7 @@ class Bucket(NamedTuple):
     """Their positions in the federation, ascending."""
     X: Float64[np.ndarray, "C N D"]
     Y: Float64[np.ndarray, "C N P"]
-    count: Int64[np.ndarray, " C"]  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
+    num_rows: Int64[np.ndarray, " C"]
     """How many rows of each are data."""
 
 
@@ -45,7 +45,7 @@ def bucket(federation: Federation, *, cost_exponent: int) -> list[Bucket]:
     Example:
         >>> federation = Federation.from_arrays({"a": ([[1.0], [2.0]], [1.0, 2.0]), "b": ([[3.0]], [4.0])})
         >>> [small] = bucket(federation, cost_exponent=3)
-        >>> small.X[:, :, 0], small.count
+        >>> small.X[:, :, 0], small.num_rows
         (array([[1., 2.],
                [3., 0.]]), array([2, 1]))
     """

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="fedgauss",
     help="Federated Gaussian processes: many clients learn one model, each keeps its data.",
-    epilog="Start with [bold]fedgauss demo[/bold]: it needs no data. Exit codes: 0 done, 1 the run failed, 2 bad input.",
+    epilog="Start with [bold]fedgauss demo[/bold]. Exit codes: 0 done, 1 the run failed, 2 bad input.",
     rich_markup_mode="rich",
     no_args_is_help=True,
     add_completion=False,
@@ -39,10 +39,13 @@ app = typer.Typer(
 Debug = Annotated[bool, typer.Option("--debug", help="On an error show the traceback; log what is done.")]
 Progress = Annotated[bool, typer.Option("--progress/--no-progress", help="Show a bar while fitting.")]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, or of a saved model.")]
-OneClient = typer.Option("--client", metavar="NAME")
-
 _MOST_CLIENTS = 30
 """Clients that `inspect` lists one by one."""
+
+
+def _block(heading: str, *lines: str) -> str:
+    """Lines for a help text that keep their breaks."""
+    return "\b\n" + "\n".join([f"[bold]{heading}[/bold]", *(f"  {line}" for line in lines)]) + "\n\n"
 
 
 def main() -> None:
@@ -99,9 +102,7 @@ def _sentence(error: Exception) -> str:
 # demo ----------------------------------------------------------------------------------------------------------------
 
 
-@app.command(
-    epilog="[bold]Examples[/bold]\n\n  fedgauss demo\n\n  fedgauss demo --output my-demo --seed 1",
-)
+@app.command(epilog=_block("Examples", "fedgauss demo", "fedgauss demo --output my-demo --seed 1"))
 def demo(
     context: typer.Context,
     output: Annotated[
@@ -129,32 +130,17 @@ def _free_name(name: str) -> Path:
 
 # run -----------------------------------------------------------------------------------------------------------------
 
-_RUN_FILE = """
-[bold]A run file[/bold] (only clients and target are needed)
 
-  \\[data]
-
-  clients = "plants/*.csv"
-
-  target = "y"
-
-  \\[method]
-
-  name = "FGPR"
-
-  rounds = 50
-
-[bold]Examples[/bold]
-
-  fedgauss run run.toml
-
-  fedgauss run run.toml --output second --seed 1
-
-  fedgauss run run.toml --resume
-"""
-
-
-@app.command(epilog=_RUN_FILE)
+@app.command(
+    epilog=_block(
+        "A run file: clients and target are needed, the documentation lists the rest",
+        *("\\[data]", 'clients = "plants/*.csv"    # one file a client', 'target = "y"', "\\[method]", "rounds = 50"),
+    )
+    + _block(
+        "Examples",
+        *("fedgauss run run.toml", "fedgauss run run.toml --output second --seed 1", "fedgauss run run.toml --resume"),
+    )
+)
 def run(
     context: typer.Context,
     run_file: Annotated[Path, typer.Argument(metavar="RUN.TOML", help="What to fit, to which data.")],
@@ -182,8 +168,8 @@ def run(
         _show_run(finished)
         if finished.stopped:
             typer.echo(
-                f"fedgauss: stopped by Ctrl-C after round {len(finished.model.history_)}; what was written is that round."
-                " --resume goes on from there",
+                f"fedgauss: stopped by Ctrl-C after {len(finished.model.history_)} rounds. What was written is the last"
+                " of them; --resume goes on from there",
                 err=True,
             )
             raise typer.Exit(1)
@@ -250,11 +236,14 @@ def _console() -> "Console":
 
 
 @app.command(
-    epilog=(
-        "Columns are found by name; the target and columns the model does not know may be there, and all columns of NEW"
-        " are kept beside the predictions: mean, std, lower_95 and upper_95 of a new observation.\n\n"
-        "[bold]Examples[/bold]\n\n  fedgauss predict results --data site.csv new.csv\n\n"
-        "  fedgauss predict results --data site.csv new.csv --output predictions.parquet"
+    epilog="Columns are found by name. All columns of NEW are kept beside the predictions: mean, std, lower_95 and"
+    " upper_95 of a new observation.\n\n"
+    + _block(
+        "Examples",
+        *(
+            "fedgauss predict results --data site.csv new.csv",
+            "fedgauss predict results --data site.csv new.csv > out.csv",
+        ),
     )
 )
 def predict(
@@ -315,7 +304,7 @@ def _read_new(path: Path, model: "FittedPrior") -> "tuple[pl.DataFrame, pl.DataF
     def inputs(came: Sequence[str]) -> Columns:
         for name in model.learned.inputs:
             if name not in came:
-                raise DataError(f'\'{path.name}\': no column "{name}" (input); got {quoted(came)}{suggest(name, came)}')
+                raise DataError(f"'{path.name}': no column \"{name}\" (input); got {quoted(came)}{suggest(name, came)}")
         names.extend(came)
         return Columns(model.learned.inputs, (), None)
 
@@ -380,9 +369,9 @@ def _beside(table: "pl.DataFrame", mean: Any, std: Any, file: str) -> "pl.DataFr
 
 
 @app.command(
-    epilog=(
-        "[bold]Examples[/bold]\n\n  fedgauss inspect results\n\n  fedgauss inspect results --client site-3\n\n"
-        "  fedgauss inspect results --json > disclosed.json"
+    epilog=_block(
+        "Examples",
+        *("fedgauss inspect results", "fedgauss inspect results --client site-3", "fedgauss inspect results --json"),
     )
 )
 def inspect(
@@ -401,10 +390,12 @@ def inspect(
         from fedgauss.files import read_json
 
         place = _inside(folder, "ledger.parquet")
-        method = str(read_json(_inside(folder, "model.json") / "model.json", "a fedgauss model")["method"])
+        head = read_json(_inside(folder, "model.json") / "model.json", "a fedgauss model")
+        method = str(head["method"])
         is_run = (folder / "metrics.json").exists()
         rows = read_json(folder / "metrics.json", "the metrics of a run")["rows"] if is_run else {}
         told = disclosed(pl.read_parquet(place / "ledger.parquet"), rows)
+        columns = len(head["inputs"]) + 1
         if client is not None:
             names = [one.client for one in told]
             told = [one for one in told if one.client == client]
@@ -413,7 +404,7 @@ def inspect(
         if as_json:
             typer.echo(json.dumps(_as_json(method, told), indent=2, ensure_ascii=False))
         else:
-            _show_told(method, told)
+            _show_told(method, told, columns)
 
 
 def _as_json(method: str, told: "list[Told]") -> dict[str, Any]:
@@ -434,7 +425,7 @@ _NOTES = {
 }
 
 
-def _show_told(method: str, told: "list[Told]") -> None:
+def _show_told(method: str, told: "list[Told]", columns: int) -> None:
     from rich import box
     from rich.table import Table
 
@@ -461,7 +452,7 @@ def _show_told(method: str, told: "list[Told]") -> None:
         for line in _message_lines(told, direction):
             console.print(f"  {line}", overflow="ignore", no_wrap=True, crop=False)
         console.print()
-    for line in _mind(method, told):
+    for line in _mind(method, told, columns):
         console.print(line)
 
 
@@ -486,7 +477,8 @@ def _message_lines(told: "list[Told]", direction: str) -> Iterator[str]:
             yield "  " + "  ".join([*(part[k].ljust(widths[k]) for k in range(3)), part[3]]).rstrip()
 
 
-def _mind(method: str, told: "list[Told]") -> Iterator[str]:
+def _mind(method: str, told: "list[Told]", columns: int) -> Iterator[str]:
+    """What few rows, or many messages, may have given away."""
     warnings = [warning for one in told for warning in one.warnings]
     yield from (f"Mind: {warning}" for warning in warnings)
     if method == "Pooled":
@@ -494,5 +486,12 @@ def _mind(method: str, told: "list[Told]") -> Iterator[str]:
     if any(one.rows is None for one in told):
         yield "How many rows each client has is not known here, so it cannot be said whom few rows give away."
     elif not warnings:
-        yield "No client has so few rows that a message amounts to the rows themselves."
-    yield "Messages are plain numbers, neither encrypted nor blurred by noise: whoever reads all of them learns something."
+        yield "No client has so few rows that one message amounts to the rows themselves."
+    many = [one for one in told if one.rows is not None and one.numbers >= one.rows * columns]
+    if many:
+        yield (
+            f"{len(many)} of {len(told)} clients sent at least as many numbers as their rows hold"
+            f" ({many[0].client}: {many[0].numbers} about {(many[0].rows or 0) * columns}): counting alone does not"
+            " rule out that such rows could be worked out."
+        )
+    yield "Messages are plain numbers, neither encrypted nor blurred by noise."

@@ -41,7 +41,9 @@ class Vehicle(NamedTuple):
         wear, frequencies = generator.uniform(5.0, 25.0), generator.normal(size=_COSINES) / 15.0
         return cls(wear, frequencies, generator.uniform(0.0, 2 * np.pi, size=_COSINES))
 
-    def health(self, mileage: np.ndarray[tuple[int], np.dtype[np.float64]]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    def health(
+        self, mileage: np.ndarray[tuple[int], np.dtype[np.float64]]
+    ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         """Its health in percent, without noise, at mileages in thousands of kilometres."""
         wobble = np.cos(np.outer(mileage, self.frequencies) + self.phases).sum(axis=1)
         return np.asarray(90.0 - self.wear * (mileage / 100.0) ** 1.5 + 4.0 * np.sqrt(2.0 / _COSINES) * wobble)
@@ -100,8 +102,11 @@ def run(folder: Path, *, seed: int = 0, console: Console, progress: bool = True)
     )  # fmt: skip
     train, test = fleet.data.split(run_file.data.test_fraction, seed)
     alone = Federation([*train.clients, fleet.newcomer])  # one more changes nothing for those who fit alone
-    fits = {"FGPR": (federated, train), "Pooled": (Pooled(method=federated), train),
-            "Separate": (Separate(method=federated), alone)}  # fmt: skip
+    fits: dict[str, tuple[FGPR | Separate | Pooled, Federation]] = {
+        "FGPR": (federated, train),
+        "Pooled": (Pooled(method=federated), train),
+        "Separate": (Separate(method=federated), alone),
+    }
     with runs.started(folder, run_file.to_toml(folder)):
         _write_data(folder, fleet)
         console.print(_opening(train))
@@ -141,8 +146,8 @@ def _write_data(folder: Path, fleet: Fleet) -> None:
 
 def _opening(train: Federation) -> str:
     return (
-        f"{len(train)} vehicles report their {TARGET} (%) over {INPUT} (1000 km). The data are made up: each wears at its"
-        " own pace and wobbles in its own way, but all belong to one family of curves, which is what FGPR assumes."
+        f"{len(train)} vehicles report their {TARGET} (%) over {INPUT} (1000 km). The data are made up: each wears at"
+        " its own pace and wobbles in its own way, but all belong to one family of curves, which is what FGPR assumes."
         f" Each learns from {min(train.sizes)} to {max(train.sizes)} rows and is judged on as many others.\n"
     )
 
@@ -170,8 +175,8 @@ def _comparison(results: Mapping[str, Results]) -> Table:
             table.add_row(labels[name] if which == metrics.MEAN else "", label, *cells)
     table.caption_justify, table.caption_style = "left", ""
     table.caption = (
-        '"in 95 %": rows inside their 95 % interval. Separate is each vehicle\'s own likelihood at its maximum; its other'
-        ' budget, "same", counts optimiser steps, which solver="exact" does not take.\n'
+        '"in 95 %": rows inside their 95 % interval. Separate is each vehicle\'s own likelihood at its maximum; its'
+        ' other budget, "same", counts optimiser steps, which solver="exact" does not take.\n'
     )
     return table
 

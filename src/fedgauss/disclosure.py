@@ -76,6 +76,11 @@ class Told:
         chosen = [message for message in self.messages if message.direction == direction]
         return sum(message.count for message in chosen), sum(message.count * message.bytes for message in chosen)
 
+    @property
+    def numbers(self) -> int:
+        """How many numbers the client sent."""
+        return self.total("up")[1] // 8
+
 
 def disclosed(ledger: pl.DataFrame, rows: Mapping[str, int]) -> list[Told]:
     """What every client of a ledger was sent and sent, whether or not it was counted in the end.

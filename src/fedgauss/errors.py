@@ -1,4 +1,4 @@
-"""The errors users see: each names who, what came, what was expected and what to do; never data, never a path of a client."""
+"""The errors users see: who, what came, what was expected, what to do; never data, never a path of a client."""
 
 import difflib
 from collections.abc import Iterable

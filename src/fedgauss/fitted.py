@@ -195,8 +195,8 @@ class FittedPrior:
     def _posterior(self, client: str | int | Client | None) -> tuple[Posterior, Units, float]:
         if client is None:
             raise SettingsError(
-                f"{self.learned.method} has no global model: its clients share a prior, and each conditions it on its own"
-                " rows. Pass a client's name, or fg.Client(X, y); fg.Pooled(fg.FGPR()) fits one model to all data"
+                f"{self.learned.method} has no global model: its clients share a prior, and each conditions it on its"
+                " own rows. Pass a client's name, or fg.Client(X, y); fg.Pooled(fg.FGPR()) fits one model to all data"
             )
         if not isinstance(client, Client):
             known = str(client)
@@ -260,7 +260,7 @@ class FittedPrior:
     def parameters_(self) -> Parameters:
         """Shared parameters in the target's own units and the inputs' own scale, nested as the kernel is.
 
-        Where every client standardises its own targets (`targets="client"`), variances are in units of the clients' own.
+        Where each client standardises its own targets (`targets="client"`), variances are in units of the clients' own.
         """
         return self._in_user_units(self.learned.shared | self._placeholders(), drop=self._placeholders())
 
@@ -273,16 +273,14 @@ class FittedPrior:
     def _placeholders(self) -> Flat:
         return {name: value for name, value in self.learned.start.items() if name not in self.learned.shared}
 
-    def _in_user_units(self, flat: Flat, *, drop: Mapping[str, Any] = {}) -> Parameters:  # noqa: B006  never changed
+    def _in_user_units(self, flat: Flat, *, drop: Mapping[str, Any] = {}) -> Parameters:
         units = self.learned.scaling.pooled
-        scaled = scale_parameters(
-            self.learned.kernel, unflatten(flat), units.input_scale, float(units.target_scale[0])
-        )
+        scaled = scale_parameters(self.learned.kernel, unflatten(flat), units.input_scale, float(units.target_scale[0]))
         return _without(scaled, set(drop))
 
     @property
     def history_(self) -> pl.DataFrame:
-        """One row a round: seconds, bytes up and down, objective, clients that answered, and parameters in user units."""
+        """One row a round: seconds, bytes up and down, objective, clients that answered, parameters in user units."""
         prefix = self.HISTORY_PARAMETERS
         names = [column for column in self._history.columns if column.startswith(prefix)]
         if not names:

@@ -1,6 +1,6 @@
 """Factorising and inverting covariances: the only place that adds jitter."""
 
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float
 
 from fedgauss.errors import NotPositiveDefiniteError
 
-AnyArray: TypeAlias = Array | np.ndarray[Any, Any]
+AnyArray: TypeAlias = Array | np.ndarray
 
 JITTERS = (0.0, 1e-10, 1e-8, 1e-6, 1e-4)
 """What is added to the diagonal, in turn, until the factorisation succeeds; relative to the mean diagonal."""

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import jax
 import numpy as np
@@ -29,7 +29,7 @@ from fedgauss.scaling import Mode, Scaling, Units
 from fedgauss.schedules import Schedule, Synchronous
 from fedgauss.settings import check_choice, check_positive, settings
 
-Optimiser = Literal["sgd", "adam"] | optax.GradientTransformation
+Optimiser: TypeAlias = Literal["sgd", "adam"] | optax.GradientTransformation
 
 
 @settings
@@ -41,8 +41,8 @@ class FGPR:
 
     Args:
         kernel: A name ("rbf", "matern32", ...) or a kernel, such as `fg.kernels.RBF(ard=True) + fg.kernels.Linear()`.
-        solver: "averaging" is the paper's: local optimiser steps, then the mean. "exact" takes trust-region Newton steps
-            on the exact likelihood of all clients: 10 to 15 exchanges, no rates to tune.
+        solver: "averaging" is the paper's: local optimiser steps, then the mean. "exact" takes trust-region Newton
+            steps on the exact likelihood of all clients: about 10 exchanges, no rates to tune.
         rounds: The most rounds.
         batch_size: Rows of a minibatch (averaging).
         local_steps: Optimiser steps a round, or "epoch" for one pass through a client's rows (averaging).

@@ -63,7 +63,7 @@ def _ball_step(
     slopes = vectors.T @ gradient
 
     def length(shift: Float[Array, ""]) -> Float[Array, ""]:
-        return jnp.linalg.norm(slopes / (values + shift))
+        return jnp.asarray(jnp.linalg.norm(slopes / (values + shift)))
 
     least = jnp.maximum(0.0, -values[0]) + 1e-14 * scale
     most = least + jnp.linalg.norm(gradient) / jnp.maximum(radius, 1e-300)

@@ -30,7 +30,6 @@ Only `data.clients` and `data.target` are needed; paths start at the run file's 
 """
 
 import dataclasses
-import functools
 import glob
 import json
 import os
@@ -107,9 +106,9 @@ class RunFile:
     path: Path
     data: Data
     method: Method
-    schedule: Schedule = Synchronous()
-    engine: Local = Local()
-    output: Output = Output()
+    schedule: Schedule = dataclasses.field(default_factory=Synchronous)
+    engine: Local = dataclasses.field(default_factory=Local)
+    output: Output = dataclasses.field(default_factory=Output)
     seed: int = 0
 
     @property
@@ -215,9 +214,7 @@ def read_run_file(path: str | os.PathLike[str]) -> RunFile:
     return RunFile(path=path, **found)
 
 
-def execute(
-    run_file: RunFile, *, output: Path | None = None, resume: bool = False, progress: bool = True
-) -> Finished:
+def execute(run_file: RunFile, *, output: Path | None = None, resume: bool = False, progress: bool = True) -> Finished:
     """Fit, predict the held-out rows, and write the run's folder.
 
     Args:
@@ -318,10 +315,10 @@ class _Check:
             owner: The class, if `make` is a function.
         """
         owner = owner or make
-        hints = {name: hint for name, hint in typing.get_type_hints(owner).items() if name in _fields(owner)}
-        hints = {name: parts[name][0] if name in parts else hint for name, hint in hints.items()}
-        hints = {name: (hint, None) for name, hint in hints.items() if name != "server_optimiser"}
-        checked = self.model(pydantic.create_model("Table", __config__=_STRICT, **hints), table, key)  # type: ignore[call-overload]
+        kinds = typing.get_type_hints(owner) | {name: kind for name, (kind, _) in parts.items()}
+        known = [field.name for field in dataclasses.fields(owner) if field.name != "server_optimiser"]
+        keys: dict[str, Any] = {name: (kinds[name], None) for name in known}
+        checked = self.model(pydantic.create_model("Table", __config__=_STRICT, **keys), table, key)
         if checked is None:
             return None
         before = len(self.problems)
@@ -416,11 +413,6 @@ class _Check:
         return value
 
 
-@functools.cache
-def _fields(cls: type[Any]) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(cls))
-
-
 _EXPECTED = {
     "string_type": "text",
     "int_type": "a whole number",
@@ -478,7 +470,7 @@ def _place(section: str, location: tuple[int | str, ...], value: Any) -> tuple[s
 
 
 def _in_dots(message: str, key: str) -> str:
-    """What a settings object says of itself, `FGPR(rounds=0): expected ...`, as a run file's: `method.rounds: got 0, ...`."""
+    """What a settings object says, `FGPR(rounds=0): expected ...`, as a run file's: `method.rounds: got 0, ...`."""
     match = re.fullmatch(r"\w+\((\w+)=(.*?)\): (.*)", message, re.DOTALL)
     return f"{key}.{match[1]}: got {match[2]}, {match[3]}" if match else f"{key}: {message}"
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from matplotlib.figure import Figure
 
 from fedgauss import figures, metrics
 from fedgauss.errors import RunError, SettingsError
 from fedgauss.federation import Federation
 from fedgauss.files import write_atomically
 from fedgauss.fitted import FittedPooled, FittedPrior, Results
-
 
 MARK = "# Written by fedgauss"
 HEADLINE = f"{MARK}: everything this run was asked to do."
@@ -79,8 +79,8 @@ def _check_folder(folder: Path, text: str, *, resume: bool) -> bool:
         ours, theirs = (dict(_settings(one)) for one in (text, came))
         differ = [key for key in ours | theirs if ours.get(key) != theirs.get(key)]
         raise SettingsError(
-            f"output folder '{folder.name}': holds another run, so it cannot be resumed: {', '.join(differ) or RUN_FILE}"
-            f" differ{'s' if len(differ) == 1 else ''}. Choose another name, or put the settings back"
+            f"output folder '{folder.name}': holds another run, which differs in {', '.join(differ) or RUN_FILE};"
+            " choose another name, or put the settings back"
         )
     return True
 
@@ -207,7 +207,7 @@ def draw(folder: Path, model: FittedPrior, train: Federation, results: Results |
         save_figure(folder / "predicted.png", figure)
 
 
-def prediction(model: FittedPrior, name: str, train: Federation) -> figures.Figure:
+def prediction(model: FittedPrior, name: str, train: Federation) -> Figure:
     """One client's prediction over the range of all clients' input."""
     client, (input_name,) = train[name], train.inputs
     ends = [end(one.X) for end in (np.min, np.max) for one in train.clients]
@@ -223,7 +223,7 @@ def prediction(model: FittedPrior, name: str, train: Federation) -> figures.Figu
     )  # fmt: skip
 
 
-def save_figure(path: Path, figure: figures.Figure) -> None:
+def save_figure(path: Path, figure: Figure) -> None:
     """A figure as PNG.
 
     Raises:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+from typing import Any
 
 logger = logging.getLogger("fedgauss")
 
@@ -20,11 +21,12 @@ def prepare() -> None:
     """
     import jax
 
-    jax.config.update("jax_enable_x64", True)
+    config: Any = jax.config
+    config.update("jax_enable_x64", True)
     cores = num_cores()
-    if jax.config.jax_num_cpu_devices in (-1, cores):
+    if config.jax_num_cpu_devices in (-1, cores):
         try:
-            jax.config.update("jax_num_cpu_devices", cores)
+            config.update("jax_num_cpu_devices", cores)
         except RuntimeError:
             logger.debug("JAX started before fedgauss: clients are computed on %d device(s)", jax.local_device_count())
 

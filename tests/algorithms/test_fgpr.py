@@ -7,11 +7,11 @@ import numpy as np
 import optax
 import pytest
 import scipy.optimize
-from algorithms.catalogue import small_federation
-from reference import fgpr_averaging
 
 import fedgauss as fg
+from algorithms.catalogue import small_federation
 from fedgauss.errors import SettingsError
+from reference import fgpr_averaging
 
 FEDERATION = small_federation()
 PAIRS = [(client.X, client.Y[:, 0]) for client in FEDERATION.clients]
@@ -155,7 +155,10 @@ def test_exact_reaches_the_optimum_that_scipy_finds(weighting: Any) -> None:
     weights = [1.0] * 3 if weighting == "joint" else [n / 82 for n in (30, 12, 40)]
     starts = [np.log([ell, 1.0, noise]) for ell in (0.3, 1.0, 3.0) for noise in (0.01, 0.3)]
     best = min(
-        (scipy.optimize.minimize(summed, u, args=(weights,), method="L-BFGS-B", options={"ftol": 1e-14}) for u in starts),
+        (
+            scipy.optimize.minimize(summed, u, args=(weights,), method="L-BFGS-B", options={"ftol": 1e-14})
+            for u in starts
+        ),
         key=lambda result: result.fun,
     )
     assert model.history_["objective"][-1] <= best.fun + 1e-6
@@ -261,7 +264,9 @@ def test_there_is_no_global_model() -> None:
 
 def test_pooled_is_one_gp_over_the_union() -> None:
     model = fg.Pooled(method=fg.FGPR(solver="exact")).fit(FEDERATION, progress=False)
-    union = fg.Federation.from_arrays({"all": (np.concatenate([X for X, _ in PAIRS]), np.concatenate([y for _, y in PAIRS]))})
+    union = fg.Federation.from_arrays(
+        {"all": (np.concatenate([X for X, _ in PAIRS]), np.concatenate([y for _, y in PAIRS]))}
+    )
     alone = fit(union, solver="exact")
     T = np.zeros((2, 2))
     np.testing.assert_allclose(model.predict("a", T), alone.predict("all", T), rtol=1e-6)

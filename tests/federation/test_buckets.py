@@ -33,11 +33,11 @@ def test_every_row_lands_once_and_the_rest_is_zero(sizes: list[int], exponent: i
         made = bucket(federation, cost_exponent=exponent)
     assert sorted(np.concatenate([b.indices for b in made])) == list(range(len(sizes)))
     for b in made:
-        assert b.X.shape == (len(b.indices), b.count.max(), 2)
-        assert b.Y.shape == (len(b.indices), b.count.max(), 1)
-        assert b.count.dtype == b.indices.dtype == np.int64
+        assert b.X.shape == (len(b.indices), b.num_rows.max(), 2)
+        assert b.Y.shape == (len(b.indices), b.num_rows.max(), 1)
+        assert b.num_rows.dtype == b.indices.dtype == np.int64
         assert (np.diff(b.indices) > 0).all()
-        for X, Y, index, count in zip(b.X, b.Y, b.indices, b.count, strict=True):
+        for X, Y, index, count in zip(b.X, b.Y, b.indices, b.num_rows, strict=True):
             client = federation.clients[index]
             assert count == client.num_rows
             np.testing.assert_array_equal(X[:count], client.X)

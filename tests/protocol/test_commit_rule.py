@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from protocol.toy import Natural, ToyFactors
 
 from fedgauss.engines.local import LocalWorker
 from fedgauss.exchange import Answers, Exchange
 from fedgauss.federation import Federation
 from fedgauss.ledger import Ledger
 from fedgauss.schedules import Positions
+from protocol.toy import Natural, ToyFactors
 
 NAMES = ("a", "b", "c")
 FEDERATION = Federation.from_arrays(

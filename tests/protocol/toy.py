@@ -54,8 +54,8 @@ class ToyFactors(FederatedAlgorithm[Posterior, Natural, PosteriorRequest, Natura
     def client_update(
         self, request: PosteriorRequest, client: Natural, data: Data, key: Key
     ) -> tuple[Natural, Natural]:
-        row = jnp.arange(data.X.shape[0]) < data.count
-        best = Natural(data.count.astype(float), jnp.where(row, data.Y[:, 0], 0.0).sum())
+        row = jnp.arange(data.X.shape[0]) < data.num_rows
+        best = Natural(data.num_rows.astype(float), jnp.where(row, data.Y[:, 0], 0.0).sum())
         delta = Natural(*(self.damping * (b - c) for b, c in zip(best, client, strict=True)))
         return Natural(*(c + d for c, d in zip(client, delta, strict=True))), delta
 

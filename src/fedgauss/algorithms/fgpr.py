@@ -65,9 +65,7 @@ class AveragingInfo(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class HyperparameterAveraging(
-    FederatedAlgorithm[AveragingServer, AveragingClient, ParametersRequest, Weighted]
-):
+class HyperparameterAveraging(FederatedAlgorithm[AveragingServer, AveragingClient, ParametersRequest, Weighted]):
     """FGPR's Algorithm 1 with Algorithm 2 at the clients.
 
     Args:
@@ -159,21 +157,21 @@ class HyperparameterAveraging(
         x, y = data.X, data.Y[:, 0]
         rows = x.shape[0]
         batch = min(self.batch_size, rows)
-        filled = jnp.minimum(batch, data.count)
+        filled = jnp.minimum(batch, data.num_rows)
         most = max(1, rows // batch) if self.local_steps == "epoch" else self.local_steps
-        steps = jnp.maximum(data.count // batch, 1) if self.local_steps == "epoch" else most
+        steps = jnp.maximum(data.num_rows // batch, 1) if self.local_steps == "epoch" else most
         if self.minibatch == "uniform" and batch < rows:
-            drawn = minibatches.uniform(key, data.count, num_batches=most, batch_size=batch)
+            drawn = minibatches.uniform(key, data.num_rows, num_batches=most, batch_size=batch)
 
         def objective(u: Float[Array, " K"], e: Any) -> Float[Array, ""]:
             theta = self.space.constrain(u)
             parameters = self.space.unravel(theta)
-            share = filled / data.count
+            share = filled / data.num_rows
             prior = -share * self.space.log_prior(theta) if self.space.priors else 0.0
             if batch == rows:
-                return negative_log_marginal_likelihood(self.space.kernel, parameters, x, y, data.count) + prior
+                return negative_log_marginal_likelihood(self.space.kernel, parameters, x, y, data.num_rows) + prior
             if self.minibatch == "nearest":
-                chosen = minibatches.nearest(jax.random.fold_in(key, e), x, data.count, batch_size=batch)
+                chosen = minibatches.nearest(jax.random.fold_in(key, e), x, data.num_rows, batch_size=batch)
             else:
                 chosen = drawn[e]
             X, Y = x[chosen], y[chosen]
@@ -295,9 +293,9 @@ class ExactInfo(NamedTuple):
 class ExactHyperparameters(FederatedAlgorithm[ExactServer, tuple[()], Any, Any]):
     """Trust-region Newton on the exact objective: one exchange a step.
 
-    The joint objective, sum_k -log p(y_k | X_k, theta), is the likelihood of independent clients who share a prior. Each
-    reply is its exact value, gradient and observed Hessian over the few logarithms of hyper-parameters, and they add:
-    any split of the clients gives the same step. Steps stay inside the box; where a bound holds a parameter back, the
+    The joint objective, sum_k -log p(y_k | X_k, theta), is the likelihood of independent clients who share a prior.
+    Each reply is its exact value, gradient and observed Hessian over the few logarithms of hyper-parameters, and they
+    add: in whatever order clients answer, the step is the same. Steps stay inside the box; where a bound holds a parameter back, the
     step is taken in the others.
 
     Args:
@@ -366,9 +364,11 @@ class ExactHyperparameters(FederatedAlgorithm[ExactServer, tuple[()], Any, Any])
 
                 def value_at(u: Float[Array, " K"]) -> Float[Array, ""]:
                     parameters = self.space.unravel(jnp.exp(u))
-                    return jax.lax.map(
-                        lambda b: negative_log_marginal_likelihood(self.space.kernel, parameters, *b), blocks
-                    ).sum()
+                    return jnp.sum(
+                        jax.lax.map(
+                            lambda b: negative_log_marginal_likelihood(self.space.kernel, parameters, *b), blocks
+                        )
+                    )
 
                 return client, Values(scale * jax.lax.map(value_at, candidates), scale)
             case DerivativesRequest(point):
@@ -388,10 +388,10 @@ class ExactHyperparameters(FederatedAlgorithm[ExactServer, tuple[()], Any, Any])
         rows = data.X.shape[0]
         most = -(-rows // self.block_size)
         if most == 1:
-            return data.X[None], data.Y[None, :, 0], data.count[None]
-        needed = jnp.maximum(-(-data.count // self.block_size), 1)
+            return data.X[None], data.Y[None, :, 0], data.num_rows[None]
+        needed = jnp.maximum(-(-data.num_rows // self.block_size), 1)
         block = jnp.arange(most)
-        sizes = jnp.where(block < needed, (data.count - block + needed - 1) // needed, 0)
+        sizes = jnp.where(block < needed, (data.num_rows - block + needed - 1) // needed, 0)
         chosen = jnp.minimum(block[:, None] + needed * jnp.arange(self.block_size)[None, :], rows - 1)
         return data.X[chosen], data.Y[chosen, 0], sizes
 
@@ -408,8 +408,7 @@ class ExactHyperparameters(FederatedAlgorithm[ExactServer, tuple[()], Any, Any])
         value, gradient, hessian = (part / normaliser for part in (total.value, total.gradient, total.hessian))
         if self.space.priors:
             value, gradient, hessian = (
-                part + extra
-                for part, extra in zip((value, gradient, hessian), self._prior_derivatives(u), strict=True)
+                part + extra for part, extra in zip((value, gradient, hessian), self._prior_derivatives(u), strict=True)
             )
         promised = jnp.maximum(server.predicted, 1e-300)
         ratio = jnp.where(server.round == 1, 1.0, (server.value - value) / promised)

@@ -22,7 +22,7 @@ class MomentsReply(NamedTuple):
     A client with a single row thereby tells its values: see `users and trust` in the documentation.
     """
 
-    count: Float[Array, ""]
+    num_rows: Float[Array, ""]
     sums: Float[Array, "D+P"]
     squares: Float[Array, "D+P"]
     within: Float[Array, "P"]
@@ -34,7 +34,7 @@ class MomentsServer(NamedTuple):
 
     about: Float[Array, "D+P"]
     exchanges: Float[Array, ""]
-    count: Float[Array, ""]
+    num_rows: Float[Array, ""]
     mean: Float[Array, "D+P"]
     variance: Float[Array, "D+P"]
     within: Float[Array, "P"]
@@ -87,24 +87,24 @@ class Moments(FederatedAlgorithm[MomentsServer, tuple[()], MomentsRequest, Momen
         Kept: nothing.
         """
         del key
-        row = jnp.arange(data.X.shape[0]) < data.count
+        row = jnp.arange(data.X.shape[0]) < data.num_rows
         columns = jnp.concatenate([data.X, data.Y], axis=1)
         about = jnp.where(row[:, None], columns - request.about[None, :], 0.0)
         Y = about[:, self.num_inputs :]
-        count = data.count.astype(columns.dtype)
+        count = data.num_rows.astype(columns.dtype)
         own = jnp.where(row[:, None], Y - (Y.sum(0) / jnp.maximum(count, 1.0))[None, :], 0.0)
         return client, MomentsReply(count, about.sum(0), (about**2).sum(0), (own**2).sum(0))
 
     def server_update(self, server: MomentsServer, total: MomentsReply) -> tuple[MomentsServer, MomentsInfo]:
         """var = E[(x - a)^2] - (E[x] - a)^2."""
-        shift = total.sums / total.count
-        variance = jnp.maximum(total.squares / total.count - shift**2, 0.0)
+        shift = total.sums / total.num_rows
+        variance = jnp.maximum(total.squares / total.num_rows - shift**2, 0.0)
         about = jnp.where(server.exchanges == 0, 0.0, server.mean)
         mean = about + shift
         server = MomentsServer(
-            about, server.exchanges + 1, total.count, mean, variance, total.within / total.count
+            about, server.exchanges + 1, total.num_rows, mean, variance, total.within / total.num_rows
         )
-        return server, MomentsInfo(total.count)
+        return server, MomentsInfo(total.num_rows)
 
     def client_bytes(self, rows: int) -> int:
         """Two copies of the columns."""

@@ -68,7 +68,7 @@ class SeparateToConvergence(FederatedAlgorithm[Any, Any, BeginRequest, Weighted]
             lambda s: (s.done == 0) & (s.round < exact.rounds), lambda s: exchange(s, DerivativesRequest(s.candidate)),
             server,
         )  # fmt: skip
-        rows = jnp.maximum(data.count, 1)
+        rows = jnp.maximum(data.num_rows, 1)
         return server.point, weighted(SeparateInfo(server.value / rows, server.round), data.weight)
 
     def server_update(self, server: Float[Array, ""], total: Weighted) -> tuple[Float[Array, ""], SeparateInfo]:

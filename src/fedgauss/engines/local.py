@@ -410,7 +410,7 @@ class LocalWorker:
         """Deal the clients to the devices, largest first, so that each has about the same work."""
         one = self.buckets[number]
         devices = min(self.devices, len(rows))
-        largest_first = np.argsort(-one.count[rows], kind="stable")
+        largest_first = np.argsort(-one.num_rows[rows], kind="stable")
         share = -(-len(rows) // devices)
         fits = max(1, _TOGETHER // max(1, self.algorithm.client_bytes(one.X.shape[1])))
         together = -(-share // -(-share // fits))
@@ -431,7 +431,7 @@ class LocalWorker:
         return data, idents
 
     def _take(self, one: Bucket, rows: Positions) -> Data:
-        parts: tuple[Any, ...] = one.X[rows], one.Y[rows], one.count[rows], self.weights[one.indices[rows]]
+        parts: tuple[Any, ...] = one.X[rows], one.Y[rows], one.num_rows[rows], self.weights[one.indices[rows]]
         return Data(*parts)
 
 
@@ -464,7 +464,7 @@ def _compiled_cohort(algorithm: FederatedAlgorithm[Any, Any, Any, Any], devices:
 
     def cohort(request: Any, request_id: Any, key: Any, states: Any, data: Data, idents: Any) -> Any:
         update = functools.partial(one, request, request_id, key)
-        if together >= data.count.shape[0]:
+        if together >= data.num_rows.shape[0]:
             return jax.vmap(update)((states, data, idents))
         return jax.lax.map(update, (states, data, idents), batch_size=together if together > 1 else None)
 

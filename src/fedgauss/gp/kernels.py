@@ -24,7 +24,7 @@ from fedgauss.errors import SettingsError, suggest
 Parameters: TypeAlias = dict[str, Any]
 """Constrained values by name: arrays, or dicts of arrays for the parts of a sum or product."""
 
-AnyArray: TypeAlias = Array | np.ndarray[Any, Any]
+AnyArray: TypeAlias = Array | np.ndarray
 
 _DIRECT_COLUMNS = 16
 """Up to here squared distances are added up column by column: exact near zero, and one fused loop."""

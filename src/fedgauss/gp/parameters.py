@@ -10,10 +10,10 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Shaped
 
 from fedgauss.errors import SettingsError, suggest
-from fedgauss.gp.kernels import Kernel, Parameters
+from fedgauss.gp.kernels import AnyArray, Kernel, Parameters
 
 Flat = dict[str, Any]
 """Arrays by dotted name, such as `rbf.lengthscale`."""
@@ -75,7 +75,7 @@ class LogNormal:
     def log_density(self, value: Float[Array, "..."]) -> Float[Array, "..."]:
         """log p(value), with the factor 1 / value."""
         z = (jnp.log(value) - self.mean) / self.std
-        return -0.5 * z**2 - jnp.log(value) - np.log(self.std * np.sqrt(2 * np.pi))
+        return jnp.asarray(-0.5 * z**2 - jnp.log(value) - np.log(self.std * np.sqrt(2 * np.pi)))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -181,24 +181,25 @@ class Space:
 
     def floors(self) -> np.ndarray[Any, np.dtype[np.float64]]:
         """The least value of each element."""
-        return np.asarray(self._fill((("noise_variance", self.noise_floor),), np.full(self.size, _FLOOR), "noise_floor"))
+        least = (("noise_variance", self.noise_floor),)
+        return np.asarray(self._fill(least, np.full(self.size, _FLOOR), "noise_floor"))
 
     def box(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """Lower and upper bounds of the constrained vector: the box Theta of FGPR's Assumption 1."""
         low = np.maximum(self._fill(self.lower, self.floors(), "lower"), self.floors())
         return low, self._fill(self.upper, np.full(self.size, np.inf), "upper")
 
-    def constrain(self, u: Float[Array, " K"]) -> Float[Array, " K"]:
+    def constrain(self, u: Float[AnyArray, " K"]) -> Float[Array, " K"]:
         """theta from u."""
         match self.transform:
             case "softplus":
-                return self.floors() + jax.nn.softplus(u)
+                return jnp.asarray(self.floors() + jax.nn.softplus(u))
             case "log":
                 return jnp.exp(u)
             case "none":
-                return u
+                return jnp.asarray(u)
 
-    def unconstrain(self, theta: Float[Array, " K"]) -> Float[Array, " K"]:
+    def unconstrain(self, theta: Float[AnyArray, " K"]) -> Float[Array, " K"]:
         """u from theta; a value at its floor is moved up by a hair."""
         match self.transform:
             case "softplus":
@@ -220,7 +221,7 @@ class Space:
         """Nested parameters from the constrained vector."""
         return unflatten(self.named(theta))
 
-    def named(self, vector: Float[Array, " K"]) -> Flat:
+    def named(self, vector: Shaped[AnyArray, " K"]) -> Flat:
         """A vector's parts by dotted name."""
         return {name: vector[self._slices[name]].reshape(leaf.shape) for name, leaf in self._leaves.items()}
 
