@@ -71,7 +71,7 @@ def make_fleet(seed: int) -> Fleet:
     Example:
         >>> fleet = make_fleet(0)
         >>> fleet.data, fleet.newcomer
-        (Federation(12 clients, 580 rows, 1 input, 1 target), Client("newcomer": 6 rows, 1 input, 1 target))
+        (Federation(12 clients, 470 rows, 1 input, 1 target), Client("newcomer": 6 rows, 1 input, 1 target))
     """
     generator = np.random.default_rng([seed, 0xF1EE7])
     vehicles, clients = {}, []

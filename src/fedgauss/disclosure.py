@@ -9,7 +9,7 @@ import polars as pl
 _ARRAYS = {
     "MomentsRequest": {"about": "the point about which to take the sums"},
     "MomentsReply": {
-        "count": "the number of rows",
+        "num_rows": "the number of rows",
         "sums": "the sum of each column",
         "squares": "the sum of squares of each column",
         "within": "the target's summed squares about the client's own mean",

@@ -114,7 +114,7 @@ def from_bytes(data: bytes, types: Iterable[type]) -> Any:
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
         tree = json.loads(header["__metadata__"]["tree"])
         return _decode(tree, {_type_name(t): t for t in types}, arrays)
-    except (safetensors.SafetensorError, KeyError, TypeError, AttributeError) as error:
+    except (safetensors.SafetensorError, json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
         raise ValueError("not a message of fedgauss, or not a whole one") from error
 
 
@@ -144,7 +144,7 @@ def _encode(tree: Any, name: str, arrays: dict[str, np.ndarray[Any, Any]]) -> An
         raise TypeError(f"{name}: expected arrays in dicts, lists, tuples and named tuples, got {type(tree).__name__}")
     # safetensors keeps strides out of its files, so arrays go in contiguous
     array = np.array(tree, order="C")
-    if array.dtype.kind not in "biuf":
+    if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:  # no format has long doubles
         raise TypeError(f"{name}: expected real numbers, got an array of {array.dtype}")
     unique = f"{len(arrays)}.{name}"  # {"a.b": x, "a": {"b": y}} has one dotted name for two arrays
     arrays[unique] = array
@@ -156,6 +156,8 @@ def _decode(code: Any, types: dict[str, type], arrays: dict[str, np.ndarray[Any,
         return None
     if isinstance(code, str):
         return arrays[code]
+    if len(code) != 1:
+        raise KeyError(code)
     ((kind, parts),) = code.items()
     if kind == "dict":
         return {k: _decode(v, types, arrays) for k, v in parts.items()}

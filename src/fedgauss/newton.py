@@ -35,7 +35,7 @@ def trust_region_step(
         >>> step, decrease = trust_region_step(
         ...     jnp.array([-1.0, 0.0]), jnp.eye(2), jnp.array(9.0), jnp.full(2, -9.0), jnp.full(2, 9.0)
         ... )
-        >>> step.tolist(), float(decrease)
+        >>> step.round(6).tolist(), round(float(decrease), 6)
         ([1.0, 0.0], 0.5)
     """
     held = ((low >= 0.0) & (gradient > 0.0)) | ((high <= 0.0) & (gradient < 0.0))

@@ -133,7 +133,7 @@ def test_personal_parameters_stay() -> None:
 
 def test_a_kept_optimiser_goes_on_where_it_was() -> None:
     alone = FEDERATION.subset(["a"])
-    start = {"start": {"variance": 1.0, "noise_variance": 0.1}}
+    start: dict[str, Any] = {"start": {"variance": 1.0, "noise_variance": 0.1}}
     kept = fit(alone, rounds=4, local_steps=1, keep_optimiser=True, **RAW, **start)
     together = fit(alone, rounds=1, local_steps=4, **RAW, **start)
     np.testing.assert_allclose(vector(kept.parameters_), vector(together.parameters_), rtol=1e-9)
@@ -177,7 +177,7 @@ def test_exact_does_not_depend_on_names_or_order() -> None:
 def test_blocks_of_a_large_client_are_independent_clients() -> None:
     comb = {f"{name}{b}": (c.X[b::2], c.Y[b::2]) for name, c in FEDERATION.items() if len(c.X) > 20 for b in (0, 1)}
     comb |= {"b": (FEDERATION["b"].X, FEDERATION["b"].Y)}
-    start = {"start": {"variance": 1.0, "noise_variance": 0.1}}
+    start: dict[str, Any] = {"start": {"variance": 1.0, "noise_variance": 0.1}}
     blocks = fit(solver="exact", block_size=20, **RAW, **start)
     clients = fit(fg.Federation.from_arrays(comb), solver="exact", **RAW, **start)
     np.testing.assert_allclose(vector(blocks.parameters_), vector(clients.parameters_), rtol=1e-6)
@@ -196,7 +196,7 @@ def test_prior_moves_the_optimum_once() -> None:
     free, held = fit(solver="exact", **RAW), fit(solver="exact", priors=prior, **RAW)
 
     def penalised(u: np.ndarray[Any, Any]) -> float:
-        return summed(u, [1.0] * 3) + ((u[0] - math.log(0.2)) / 0.05) ** 2 / 2 + u[0]
+        return summed(u, [1.0] * 3) + float(((u[0] - math.log(0.2)) / 0.05) ** 2 / 2 + u[0])
 
     best = scipy.optimize.minimize(penalised, np.log(vector(held.parameters_)), method="Nelder-Mead")
     np.testing.assert_allclose(penalised(np.log(vector(held.parameters_))), best.fun, atol=1e-5)

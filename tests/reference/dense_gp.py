@@ -25,7 +25,7 @@ def gram(config: dict[str, Any], parameters: dict[str, Any], X: Matrix, Z: Matri
     for n, x in enumerate(X):
         for m, z in enumerate(Z):
             out[n, m] = value(config, parameters, x[list(active)], z[list(active)])
-    return out if np.iscomplexobj(X) or any(np.iscomplexobj(p) for p in parameters.values()) else out.real
+    return out if any(np.iscomplexobj(part) for part in (X, Z, *parameters.values())) else out.real
 
 
 def value(config: dict[str, Any], parameters: dict[str, Any], x: Matrix, z: Matrix) -> Any:

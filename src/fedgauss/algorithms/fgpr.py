@@ -295,8 +295,8 @@ class ExactHyperparameters(FederatedAlgorithm[ExactServer, tuple[()], Any, Any])
 
     The joint objective, sum_k -log p(y_k | X_k, theta), is the likelihood of independent clients who share a prior.
     Each reply is its exact value, gradient and observed Hessian over the few logarithms of hyper-parameters, and they
-    add: in whatever order clients answer, the step is the same. Steps stay inside the box; where a bound holds a parameter back, the
-    step is taken in the others.
+    add: in whatever order clients answer, the step is the same. Steps stay inside the box; where a bound holds a
+    parameter back, the step is taken in the others.
 
     Args:
         space: With transform "log".

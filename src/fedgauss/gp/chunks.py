@@ -33,7 +33,7 @@ def chunks(size: int, *arrays: Float[np.ndarray, "N ..."]) -> Iterator[tuple[Flo
 
 def predict_in_chunks(
     predict: Callable[[Any], tuple[Float[Array, " B"], Float[Array, " B"]]],
-    X: Float[np.ndarray, "T D"],
+    X: Float[np.ndarray, "T ..."],
     size: int,
 ) -> Prediction:
     """Mean and variance of f at every row of `X`, piece by piece; variances that rounding made negative become 0.

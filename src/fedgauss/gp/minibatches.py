@@ -46,9 +46,7 @@ def shuffled(key: PRNGKeyArray, places: Int[Array, "K"], count: Int[Array, ""]) 
     return jax.lax.while_loop(lambda x: jnp.any(x > top), step, start).astype(places.dtype)
 
 
-def uniform(
-    key: PRNGKeyArray, count: Int[Array, ""], *, num_batches: int, batch_size: int
-) -> Int[Array, "B M"]:
+def uniform(key: PRNGKeyArray, count: Int[Array, ""], *, num_batches: int, batch_size: int) -> Int[Array, "B M"]:
     """Rows of successive minibatches: epoch after epoch, each in a new random order, none cut short.
 
     Where a client has fewer rows than a batch, the first `count` places of every batch hold all of them.
@@ -62,9 +60,7 @@ def uniform(
     return rows
 
 
-def nearest(
-    key: PRNGKeyArray, X: Float[Array, "N D"], count: Int[Array, ""], *, batch_size: int
-) -> Int[Array, "M"]:
+def nearest(key: PRNGKeyArray, X: Float[Array, "N D"], count: Int[Array, ""], *, batch_size: int) -> Int[Array, "M"]:
     """The rows nearest to one drawn at random, as the authors of FGPR batch."""
     centre = X[jax.random.randint(key, (), 0, count)]
     distance = ((X - centre[None, :]) ** 2).sum(1)

@@ -47,8 +47,8 @@ _UNEXPLAINED_POSTERIOR = 0.1
 """Residual a row, in mean posterior variances of f, that an interval for f does not notice."""
 
 _REDUNDANT = 1e-12
-"""Conditional variance, in mean prior variances, below which an inducing input is left out: at M eps it would be nothing
-but rounding error, and Kuu no longer positive definite."""
+"""Conditional variance, in mean prior variances, below which an inducing input is left out: at M eps it would be
+nothing but rounding error, and Kuu no longer positive definite."""
 
 
 class InducingBasis(NamedTuple):
