@@ -133,7 +133,12 @@ class Checkpoint(Callback):
             if len(journal) < self._length:
                 raise ValueError("the journal is shorter than it was")
             pages = [json.loads(line) for line in journal.splitlines()]
-        except (ValueError, KeyError, FileNotFoundError) as error:
+            if identity == self._identity:
+                run.restore(saved["run"])
+                for page in pages:
+                    run.history.extend(page["history"])
+                    run.ledger.read_json(page["ledger"])
+        except (ValueError, KeyError, TypeError, IndexError, FileNotFoundError) as error:
             raise RunError(
                 "the checkpoint is damaged: a file is missing, cut short or not ours. Choose an empty folder, or remove"
                 " the checkpoint, to begin again"
@@ -143,10 +148,6 @@ class Checkpoint(Callback):
                 "the checkpoint belongs to another run: its method, settings, clients, data, schedule, engine or seed"
                 " differ. Choose an empty folder, or remove the checkpoint"
             )
-        run.restore(saved["run"])
-        for page in pages:
-            run.history.extend(page["history"])
-            run.ledger.read_json(page["ledger"])
         self._rows, self._entries = len(run.history), len(run.ledger.entries)
         logger.info("resumed after round %d", len(run.history))
 

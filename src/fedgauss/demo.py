@@ -127,7 +127,7 @@ def run(folder: Path, *, seed: int = 0, console: Console, progress: bool = True)
             console.print(_one_vehicle(train, models, fleet))
             console.print(_newcomer(models, fleet))
             console.print(_left(models["FGPR"], train))
-    console.print(_next(folder))
+    console.print(_next(folder), soft_wrap=True)  # commands to copy
 
 
 def _fit(

@@ -18,6 +18,7 @@ from fedgauss.clients import align_inputs as align_inputs
 from fedgauss.clients import counted, who_is
 from fedgauss.columns import as_table, choose_columns, client_name, default_names, quoted, refuse_rows, stack
 from fedgauss.errors import DataError, SettingsError, suggest
+from fedgauss.settings import check_seed
 
 _SMALLEST = 1e-150  # squares of smaller values vanish in float64
 
@@ -251,7 +252,7 @@ class Federation:
             What stays, with every client, and what was set aside, without clients too small to give a row.
 
         Raises:
-            SettingsError: If the fraction is not between 0 and 1.
+            SettingsError: If the fraction is not between 0 and 1, or the seed no such number.
             DataError: If no client is large enough to give a row.
 
         Example:
@@ -261,6 +262,7 @@ class Federation:
         """
         if not 0 < fraction < 1:
             raise SettingsError(f"fraction: got {fraction}, expected a number between 0 and 1")
+        check_seed(seed)
         train, test = [], []
         for name, client in self.items():
             num_aside = min(round(fraction * client.num_rows), client.num_rows - 1)

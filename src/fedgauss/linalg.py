@@ -1,7 +1,15 @@
-"""Factorising and inverting covariances: the only place that adds jitter."""
+"""Factorising and inverting covariances: the only place that adds jitter, and the only one that calls LAPACK under `vmap`.
 
-from typing import TypeAlias
+JAX hands a batch of matrices to LAPACK in one call, which deals them out to XLA's thread pool and waits for them from a
+thread of that same pool (jaxlib 0.10). With as many calls at a time as the pool has threads, as when every core computes
+clients of its own, nobody is left to do the work, and the process hangs. So here a batch is a loop over single calls,
+which never wait: `lapack_cholesky`, `solve_triangular` and `eigh` are the ones to use in anything a client computes.
+"""
 
+from collections.abc import Callable
+from typing import Any, TypeAlias, TypeVar
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
@@ -11,6 +19,7 @@ from jaxtyping import Array, Bool, Float
 from fedgauss.errors import NotPositiveDefiniteError
 
 AnyArray: TypeAlias = Array | np.ndarray
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 JITTERS = (0.0, 1e-10, 1e-8, 1e-6, 1e-4)
 """What is added to the diagonal, in turn, until the factorisation succeeds; relative to the mean diagonal."""
@@ -18,6 +27,31 @@ JITTERS = (0.0, 1e-10, 1e-8, 1e-6, 1e-4)
 # Below these sizes one LAPACK or matrix product call is quicker than splitting further (one core, AVX-512).
 _SOLVE_SIZE = 32
 _PRODUCT_SIZE = 64
+
+
+def _one_by_one(function: Function) -> Function:
+    """The function with a loop in place of a batch."""
+    looped: Function = jax.custom_batching.sequential_vmap(function)
+    return looped
+
+
+@_one_by_one
+def lapack_cholesky(K: Float[Array, "N N"]) -> Float[Array, "N N"]:
+    """The lower Cholesky factor; NaN where there is none. Reads the lower triangle alone."""
+    return lax.linalg.cholesky(K, symmetrize_input=False)
+
+
+@_one_by_one
+def solve_triangular(L: Float[Array, "N N"], B: Float[Array, "N M"]) -> Float[Array, "N M"]:
+    """L^-1 B for a lower triangular L."""
+    return lax.linalg.triangular_solve(L, B, left_side=True, lower=True)
+
+
+@_one_by_one
+def eigh(H: Float[Array, "N N"]) -> tuple[Float[Array, " N"], Float[Array, "N N"]]:
+    """Eigenvalues, ascending, and eigenvectors in columns, of a symmetric matrix."""
+    values, vectors = jnp.linalg.eigh(H)
+    return values, vectors
 
 
 def cholesky(
@@ -49,9 +83,9 @@ def cholesky(
     def again(attempt: tuple[Array, Array]) -> tuple[Array, Array]:
         i = attempt[0] + 1
         jittered = K + (jnp.asarray(JITTERS)[i] * step) * jnp.eye(K.shape[0], dtype=K.dtype)
-        return i, lax.linalg.cholesky(jittered, symmetrize_input=False)
+        return i, lapack_cholesky(jittered)
 
-    first = jnp.zeros((), dtype=jnp.int32), lax.linalg.cholesky(K, symmetrize_input=False)
+    first = jnp.zeros((), dtype=jnp.int32), lapack_cholesky(K)
     i, L = lax.while_loop(failed, again, first)
     return L, jnp.asarray(JITTERS)[i]
 
@@ -135,8 +169,7 @@ def _inverse_transpose(L: Float[Array, "N N"]) -> Float[Array, "N N"]:
     """U = L^-T, upper triangular."""
     n = L.shape[0]
     if n <= _SOLVE_SIZE:
-        eye = jnp.eye(n, dtype=L.dtype)
-        return lax.linalg.triangular_solve(L, eye, left_side=False, lower=True, transpose_a=True)
+        return solve_triangular(L, jnp.eye(n, dtype=L.dtype)).T
     # [A 0; B C]^-T = [A^-T  -A^-T B^T C^-T; 0  C^-T]
     h = n // 2
     P, R = _inverse_transpose(L[:h, :h]), _inverse_transpose(L[h:, h:])

@@ -16,7 +16,7 @@ from fedgauss.algorithms.moments import Moments, spread
 from fedgauss.algorithms.separate import SeparateToConvergence
 from fedgauss.callbacks import Progress
 from fedgauss.engines.local import Callback, Local, Run
-from fedgauss.errors import RunError, SettingsError
+from fedgauss.errors import DataError, RunError, SettingsError, suggest
 from fedgauss.federation import Federation
 from fedgauss.fitted import FittedPooled, FittedPrior, FittedSeparate, Learned, fitted_class, pool
 from fedgauss.gp.condition import CHOICES, Choice
@@ -43,7 +43,7 @@ class FGPR:
         kernel: A name ("rbf", "matern32", ...) or a kernel, such as `fg.kernels.RBF(ard=True) + fg.kernels.Linear()`.
         solver: "averaging" is the paper's: local optimiser steps, then the mean. "exact" takes trust-region Newton
             steps on the exact likelihood of all clients: about 10 exchanges, no rates to tune.
-        rounds: The most rounds.
+        rounds: The most rounds. Where a schedule asks clients apart, a round is one client's answer.
         batch_size: Rows of a minibatch (averaging).
         local_steps: Optimiser steps a round, or "epoch" for one pass through a client's rows (averaging).
         minibatch: "uniform", or "nearest": the neighbours of a random row, as the authors' code draws them.
@@ -60,8 +60,10 @@ class FGPR:
         upper: The box from above.
         noise_floor: The least noise variance, as a fraction of the target's variance. Without it deterministic data
             drive the noise to zero and the errors up.
-        priors: Log-normal priors by name, on the standardised scale: `{"lengthscale": fg.LogNormal(mean=0, std=1)}`.
-        personal: Parameters that stay with each client, such as `("noise_variance",)` where sensors differ (averaging).
+        priors: Log-normal priors by name, on the standardised scale: `{"lengthscale": fg.LogNormal(mean=0, std=1)}`. A
+            prior counts once beside the likelihood of all clients.
+        personal: Parameters that stay with each client, such as "noise_variance" or a tuple of names, where sensors
+            differ (averaging).
         client_weights: By client, its weight in the mean, in place of its number of rows (averaging).
         server_optimiser: An Optax transformation of the pseudo-gradient; `None` takes the mean (averaging).
         weighting: "joint", the likelihood of all clients, or "size", the paper's equation 3 (exact).
@@ -100,7 +102,7 @@ class FGPR:
     upper: Mapping[str, float] = dataclasses.field(default_factory=dict)
     noise_floor: float = 1e-4
     priors: Mapping[str, LogNormal] = dataclasses.field(default_factory=dict)
-    personal: Sequence[str] = ()
+    personal: str | Sequence[str] = ()
     client_weights: Mapping[str, float] | None = None
     server_optimiser: optax.GradientTransformation | None = None
     weighting: Literal["joint", "size"] = "joint"
@@ -112,6 +114,9 @@ class FGPR:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kernel", resolve(self.kernel))
+        object.__setattr__(
+            self, "personal", (self.personal,) if isinstance(self.personal, str) else tuple(self.personal)
+        )
         choices = {
             "solver": ("averaging", "exact"), "minibatch": ("uniform", "nearest"),
             "gradient_scale": ("none", "batch", "paper"), "transform": ("softplus", "log", "none"),
@@ -183,30 +188,33 @@ class FGPR:
         """
         plan = _Plan.make(self, federation, schedule, engine, seed, inputs=self.inputs, targets=self.targets)
         weights = self._weights(federation, plan.schedule)
-        algorithm = self._algorithm(plan.space)
+        asked_apart = not isinstance(plan.schedule, Synchronous)
+        algorithm = self._algorithm(
+            plan.space, num_rows=federation.num_rows, total_weight=float(weights.sum()) if asked_apart else None
+        )
         return plan.run(algorithm, weights, federation, callbacks, validation, progress, "FGPR", self)
 
-    def _space(self, num_inputs: int, target_variance: float) -> Space:
+    def _space(self, num_inputs: int, target_scale: float) -> Space:
         assert isinstance(self.kernel, Kernel)
-        start = {"lengthscale": math.sqrt(num_inputs)}
-        if target_variance != 1.0:
-            start |= {"variance": target_variance, "noise_variance": max(0.1, self.noise_floor) * target_variance}
-        names = Space(kernel=self.kernel, num_inputs=num_inputs, noise_floor=1e-6).names
-        known = {name.rsplit(".", 1)[-1] for name in names}
-        start = {name: value for name, value in start.items() if name in known}
+        names = Space(kernel=self.kernel, num_inputs=num_inputs).names
+        has_lengthscale = any(name.rsplit(".", 1)[-1] == "lengthscale" for name in names)
+        start = {"lengthscale": math.sqrt(num_inputs)} if has_lengthscale else {}
         transform = "log" if self.solver == "exact" else self.transform
         return Space(
             kernel=self.kernel,
             num_inputs=num_inputs,
             transform=transform,
-            noise_floor=self.noise_floor * target_variance,
+            noise_floor=self.noise_floor,
+            target_scale=target_scale,
             start=tuple((start | dict(self.start)).items()),
             lower=tuple(self.lower.items()),
             upper=tuple(self.upper.items()),
             priors=tuple(self.priors.items()),
         )
 
-    def _algorithm(self, space: Space) -> FederatedAlgorithm[Any, Any, Any, Any]:
+    def _algorithm(
+        self, space: Space, *, num_rows: int = 0, total_weight: float | None = None
+    ) -> FederatedAlgorithm[Any, Any, Any, Any]:
         if self.solver == "exact":
             return ExactHyperparameters(
                 space=space, rounds=self.rounds, weighting=self.weighting, block_size=self.block_size,
@@ -216,21 +224,28 @@ class FGPR:
             space=space, rounds=self.rounds, batch_size=self.batch_size, local_steps=self.local_steps,
             minibatch=self.minibatch, optimiser=self.optimiser, learning_rate=self.learning_rate, decay=self.decay,
             keep_optimiser=self.keep_optimiser, gradient_scale=self.gradient_scale, tau=self.tau, average=self.average,
-            personal=tuple(self.personal), server_optimiser=self.server_optimiser,
+            personal=tuple(self.personal), server_optimiser=self.server_optimiser, total_weight=total_weight,
+            prior_rows=num_rows if self.priors else 0,
         )  # fmt: skip
 
     def _weights(self, federation: Federation, schedule: Schedule) -> np.ndarray[Any, Any]:
+        """What each client weighs in a mean over those asked: the rows it stands for."""
+        weights = federation.sizes.astype(np.float64)
         if self.client_weights is not None:
+            given = {str(name): weight for name, weight in self.client_weights.items()}
+            for name in given:
+                if name not in federation:
+                    near = suggest(name, federation.names)
+                    raise SettingsError(f"FGPR(client_weights=...): there is no client {name!r}{near}")
             for name in federation:
-                if not self.client_weights.get(name, 0.0) >= 0.0 or name not in self.client_weights:
+                if not given.get(name, -1.0) >= 0.0:
                     raise SettingsError(f"FGPR(client_weights=...): client {name!r} needs a weight, zero or more")
-            weights = np.array([float(self.client_weights[name]) for name in federation])
+            weights = np.array([float(given[name]) for name in federation])
             if not weights.sum() > 0.0:
                 raise SettingsError("FGPR(client_weights=...): all weights are zero")
-            return weights
-        if schedule.draws_by_size:
-            return np.ones(len(federation))
-        return federation.sizes.astype(np.float64)
+        if isinstance(schedule, Synchronous):
+            weights = weights / schedule.inclusion(federation.sizes)
+        return weights
 
 
 @settings
@@ -253,7 +268,7 @@ class Separate:
         True
     """
 
-    method: FGPR = dataclasses.field(default_factory=FGPR)
+    method: FGPR = dataclasses.field(default_factory=FGPR, kw_only=False)
     budget: Literal["converged", "same"] = "converged"
 
     def __post_init__(self) -> None:
@@ -303,12 +318,12 @@ class Pooled:
         >>> import fedgauss as fg
         >>> x = np.linspace(0.0, 1.0, 20)[:, None]
         >>> federation = fg.Federation.from_arrays({"a": (x, x[:, 0] ** 2), "b": (x + 1, (x[:, 0] + 1) ** 2)})
-        >>> model = fg.Pooled(method=fg.FGPR(solver="exact")).fit(federation, progress=False)
+        >>> model = fg.Pooled(fg.FGPR(solver="exact")).fit(federation, progress=False)
         >>> bool(abs(model.predict(None, [[0.5]])[0] - 0.25) < 0.01)
         True
     """
 
-    method: FGPR = dataclasses.field(default_factory=FGPR)
+    method: FGPR = dataclasses.field(default_factory=FGPR, kw_only=False)
 
     def fit(
         self,
@@ -321,7 +336,9 @@ class Pooled:
         callbacks: Sequence[Callback] = (),
         progress: bool = True,
     ) -> FittedPooled:
-        """Fit one model to all rows. Arguments as of `FGPR.fit`."""
+        """Fit one model to all rows. Arguments as of `FGPR.fit`; there is nobody to schedule."""
+        if schedule not in (None, Synchronous()):
+            raise SettingsError("Pooled: all rows are in one place, so there is no schedule; leave it out")
         method = dataclasses.replace(
             self.method, personal=(), client_weights=None,
             targets="none" if self.method.targets == "none" else "pooled",
@@ -358,8 +375,8 @@ class _Plan:
         assert isinstance(method.kernel, Kernel)
         check_active(method.kernel, len(federation.inputs))
         engine = engine or Local()
-        scaling, variance, setup = _standardise(federation, inputs, targets, engine, seed)
-        space = method._space(len(federation.inputs), variance)
+        scaling, target_scale, setup = _standardise(federation, inputs, targets, engine, seed)
+        space = method._space(len(federation.inputs), target_scale)
         return cls(method, scaling, space, schedule or Synchronous(), engine, seed, setup)
 
     def run(
@@ -374,6 +391,7 @@ class _Plan:
         )  # fmt: skip
         watchers: list[Callback] = []
         if validation is not None:
+            validation = _checked(validation, federation)
             every = max(1, self.method.rounds // 20)
             watchers.append(_Validation(lambda: self._fitted(run, federation, label, settings), validation, every))
         watchers += callbacks
@@ -396,7 +414,7 @@ class _Plan:
                 for i, name in enumerate(run.names if personal else ())
             },
             start={key: np.asarray(value) for key, value in self.space.named(self.space.first()).items()},
-            noise_floor=self.space.noise_floor,
+            noise_floor=self.space.least_noise,
             scaling=self.scaling,
             names=federation.names,
             inputs=federation.inputs,
@@ -412,14 +430,22 @@ def pool_if(federation: Federation, is_pooled: bool) -> Federation:
     return Federation([pool(federation)]) if is_pooled else federation
 
 
+def _checked(validation: Federation, federation: Federation) -> Federation:
+    """Held-out rows of clients that take part, their columns in the order of the training columns."""
+    for name in validation:
+        if name not in federation:
+            raise DataError(f'validation: client "{name}" takes no part in the fit{suggest(name, federation.names)}')
+    return validation.map(lambda client: client.align(federation.inputs, federation.targets, "the training data"))
+
+
 def _standardise(
     federation: Federation, inputs: Mode, targets: Mode, engine: Local, seed: int
 ) -> tuple[Scaling, float, pl.DataFrame]:
-    """The scaling, the target's variance in the model's units, and the ledger of the one exchange it took."""
+    """The scaling, the size of the targets in the model's units, and the ledger of the one exchange it took."""
     D, P = len(federation.inputs), len(federation.targets)
     nothing = Units(np.zeros(D), np.ones(D), np.zeros(P), np.ones(P))
     if inputs in ("none", "client") and targets == "client":
-        scaling = Scaling(inputs=inputs, targets=targets, pooled=nothing, within=np.ones(P))
+        scaling = Scaling(inputs=inputs, targets=targets, pooled=nothing, within=None)
         return scaling, 1.0, Ledger(federation.names).to_frame()
     moments = Moments(num_inputs=D, num_targets=P)
     run = Run(moments, federation, schedule=Synchronous(), engine=engine, seed=seed)()
@@ -429,9 +455,10 @@ def _standardise(
     of_targets = (found.mean[D:], scale[D:]) if targets == "pooled" else nothing[2:]
     pooled = Units(*(np.array(part) for part in (*of_inputs, *of_targets)))
     within = spread(found.within, found.mean[D:])
-    variance = float(scale[D] ** 2) if targets == "none" else 1.0
+    # the prior has mean zero: what targets as they are must be measured by is their size, not their spread
+    size = math.sqrt(float(found.variance[D] + found.mean[D] ** 2)) if targets == "none" else 1.0
     ledger = run.ledger.to_frame().with_columns(round=pl.lit(-1, dtype=pl.Int64))
-    return Scaling(inputs=inputs, targets=targets, pooled=pooled, within=within), variance, ledger
+    return Scaling(inputs=inputs, targets=targets, pooled=pooled, within=within), size or 1.0, ledger
 
 
 class _Validation(Callback):
@@ -442,7 +469,7 @@ class _Validation(Callback):
 
     def round_end(self, run: Run) -> None:
         row = run.history[-1]
-        if len(run.history) % self.every == 0:
+        if len(run.history) == 1 or len(run.history) % self.every == 0:
             table = per_client(self.snapshot().results(self.validation))
             pooled = table.filter(pl.col("client") == "pooled").row(0, named=True)
             row["validation_nlpd"], row["validation_rmse"] = pooled["nlpd"], pooled["rmse"]

@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from fedgauss.linalg import eigh
+
 _BISECTIONS = 80
 _HOLDS = 3
 """How often a step that leaves the box is taken again with the variables held at the bounds they met."""
@@ -59,7 +61,7 @@ def _ball_step(
     both = free[:, None] & free[None, :]
     scale = 1.0 + jnp.max(jnp.abs(hessian))
     hessian = jnp.where(both, hessian, jnp.diag(jnp.full(gradient.shape, scale)))
-    values, vectors = jnp.linalg.eigh(hessian)
+    values, vectors = eigh(hessian)
     slopes = vectors.T @ gradient
 
     def length(shift: Float[Array, ""]) -> Float[Array, ""]:

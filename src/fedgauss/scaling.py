@@ -38,13 +38,14 @@ class Scaling:
         targets: "pooled", "client" or "none".
         pooled: Pooled means and scales; where a mode is not "pooled" its entries are 0 and 1.
         within: The spread of targets about their clients' own means: what a client is given whose own spread cannot be
-            told, for want of a second row or because its targets are all the same.
+            told, for want of a second row or because its targets are all the same. `None` where moments were not
+            exchanged: the size of its mean has to do.
     """
 
     inputs: Mode
     targets: Mode
     pooled: Units
-    within: Vector
+    within: Vector | None
 
     def units(self, X: Vector, Y: Vector) -> Units:
         """The units of a client with these rows."""
@@ -52,7 +53,9 @@ class Scaling:
         if self.inputs == "client":
             means[0], scales[0] = X.mean(0), column_spread(X, np.ones(X.shape[1]))
         if self.targets == "client":
-            means[1], scales[1] = Y.mean(0), column_spread(Y, self.within)
+            size = np.abs(Y.mean(0))
+            otherwise = np.where(size > 0.0, size, 1.0) if self.within is None else self.within
+            means[1], scales[1] = Y.mean(0), column_spread(Y, otherwise)
         return Units(means[0], scales[0], means[1], scales[1])
 
     def apply(self, federation: Federation) -> Federation:

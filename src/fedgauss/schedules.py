@@ -9,6 +9,7 @@ from fedgauss.errors import ScheduleError
 from fedgauss.settings import check_choice, check_positive, settings
 
 Positions = np.ndarray[tuple[int], np.dtype[np.int64]]
+Probabilities = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 
 @settings
@@ -17,8 +18,8 @@ class Synchronous:
 
     Args:
         cohort: How many clients a round; `None` asks all of them.
-        by: Draw a cohort with probabilities proportional to the clients' sizes (FGPR, Algorithm 1) or uniformly.
-            Drawn without replacement: the paper's cohort is a set.
+        by: Draw a cohort with probabilities proportional to the clients' sizes (FGPR, Algorithm 1) or uniformly. A
+            cohort is a set, and a client is in it with exactly the probability that `inclusion` says.
 
     Example:
         >>> Synchronous(cohort=2).select(0, np.array([10, 10, 10]), seed=0).size
@@ -33,18 +34,44 @@ class Synchronous:
             check_positive("Synchronous", "cohort", self.cohort, whole=True)
         check_choice("Synchronous", "by", self.by, ("size", "uniform"))
 
-    @property
-    def draws_by_size(self) -> bool:
-        """Whether a client's size already decides how often it is asked, so that replies take the plain mean."""
-        return self.cohort is not None and self.by == "size"
+    def inclusion(self, sizes: np.ndarray[Any, Any]) -> Probabilities:
+        """The probability with which each client is asked in a round: cohort * p_k, those above 1 held at 1.
+
+        A mean over the cohort in which each client stands for size / probability rows is that over all clients. Where no
+        client is so large that its probability is held at 1, those are the same for all: the plain mean.
+
+        Example:
+            >>> Synchronous(cohort=2).inclusion(np.array([900.0, 50.0, 50.0]))
+            array([1. , 0.5, 0.5])
+        """
+        probabilities = np.ones(len(sizes))
+        if self.cohort is None or self.cohort >= len(sizes):
+            return probabilities
+        sizes = np.asarray(sizes, dtype=np.float64) if self.by == "size" else np.ones(len(sizes))
+        is_drawn = np.ones(len(sizes), dtype=bool)
+        while True:
+            places = self.cohort - np.sum(~is_drawn)
+            share = places * sizes / sizes[is_drawn].sum()
+            if not np.any(is_drawn & (share > 1.0)):
+                break
+            is_drawn &= share <= 1.0
+        probabilities[is_drawn] = share[is_drawn]
+        return probabilities
 
     def select(self, round_number: int, sizes: np.ndarray[Any, Any], *, seed: int) -> Positions:
-        """The clients to ask in this round, by ascending position. Depends on its arguments alone."""
+        """The clients to ask in this round, by ascending position. Depends on its arguments alone.
+
+        Systematic sampling (Madow 1949): the clients' probabilities are laid end to end in a random order, and those are
+        taken in whose stretch a mark falls, the marks being 1 apart. Nobody is taken twice, since nobody's is above 1.
+        """
         if self.cohort is None or self.cohort >= len(sizes):
             return np.arange(len(sizes))
-        p = sizes / sizes.sum() if self.by == "size" else None
         generator = np.random.default_rng([seed, round_number, 0x5C4ED])
-        return np.sort(generator.choice(len(sizes), size=self.cohort, replace=False, p=p))
+        order = generator.permutation(len(sizes))
+        ends = np.cumsum(self.inclusion(sizes)[order])
+        ends *= self.cohort / ends[-1]  # rounding aside it is that already
+        chosen = np.searchsorted(ends, generator.random() + np.arange(self.cohort), side="right")
+        return np.sort(order[chosen])
 
 
 @settings
@@ -60,8 +87,6 @@ class Sequential:
     """
 
     order: Literal["given", "random"] = "given"
-
-    draws_by_size = False
 
     def __post_init__(self) -> None:
         check_choice("Sequential", "order", self.order, ("given", "random"))
@@ -83,8 +108,6 @@ class Asynchronous:
     """
 
     in_flight: int | None = None
-
-    draws_by_size = False
 
     def __post_init__(self) -> None:
         if self.in_flight is not None:

@@ -4,6 +4,8 @@ import dataclasses
 import functools
 from typing import Any, TypeVar, dataclass_transform
 
+import numpy as np
+
 from fedgauss.errors import SettingsError, suggest
 
 T = TypeVar("T")
@@ -26,9 +28,9 @@ def settings(cls: type[T]) -> type[T]:
     init = made.__init__
 
     @functools.wraps(init)
-    def __init__(self: Any, **values: Any) -> None:
+    def __init__(self: Any, *positional: Any, **values: Any) -> None:
         check_names(cls.__name__, values, known)
-        init(self, **values)
+        init(self, *positional, **values)
 
     made.__init__ = __init__
     return made  # type: ignore[no-any-return]
@@ -63,6 +65,16 @@ def check_positive(owner: str, name: str, value: Any, *, whole: bool = False) ->
     Raises:
         SettingsError: Names the setting and what came.
     """
-    kinds = (int,) if whole else (int, float)
+    kinds = (int, np.integer) if whole else (int, float, np.integer, np.floating)
     if not isinstance(value, kinds) or isinstance(value, bool) or not value > 0:
         raise SettingsError(f"{owner}({name}={value!r}): expected a positive {'whole ' if whole else ''}number")
+
+
+def check_seed(seed: Any) -> None:
+    """Refuse what no random generator can start from.
+
+    Raises:
+        SettingsError: Says what came.
+    """
+    if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or not 0 <= seed < 2**63:
+        raise SettingsError(f"seed={seed!r}: expected a whole number from 0 to below 2**63")

@@ -36,7 +36,8 @@ class ParametersRequest(NamedTuple):
 class LocalFit(NamedTuple):
     """What a client's local steps led to."""
 
-    parameters: Flat
+    delta: Flat
+    """By how much they moved the shared parameters."""
     objective: Float[Array, ""]
     """Mean negative log likelihood of a row over the local steps' minibatches."""
 
@@ -83,7 +84,11 @@ class HyperparameterAveraging(FederatedAlgorithm[AveragingServer, AveragingClien
         tau: Of s1.
         average: The space in which the server averages.
         personal: Names of parameters that stay with each client.
-        server_optimiser: Applied to the pseudo-gradient, old shared parameters minus new mean; `None` takes the mean.
+        server_optimiser: Applied to the pseudo-gradient, minus the mean change; `None` adds the change as it is.
+        total_weight: Of all clients, where they are asked apart: each change then counts by its client's share of it, so
+            that a sweep through all clients moves the shared parameters like one round that asks them together.
+            `None` takes the mean over those who answered.
+        prior_rows: The number of all clients' rows, over which the log prior is spread; 0 without priors.
     """
 
     space: Space
@@ -100,6 +105,8 @@ class HyperparameterAveraging(FederatedAlgorithm[AveragingServer, AveragingClien
     average: Literal["constrained", "unconstrained"]
     personal: tuple[str, ...]
     server_optimiser: optax.GradientTransformation | None
+    total_weight: float | None = None
+    prior_rows: int = 0
 
     @functools.cached_property
     def _is_personal(self) -> dict[str, bool]:
@@ -145,8 +152,8 @@ class HyperparameterAveraging(FederatedAlgorithm[AveragingServer, AveragingClien
     ) -> tuple[AveragingClient, Weighted]:
         """Algorithm 2: E optimiser steps on minibatches, from the shared parameters.
 
-        Sent: the shared parameters after the steps and the mean objective, times the client's weight, and the weight: a
-            few numbers whatever the number of rows. A client with one row tells |y| through its gradient.
+        Sent: the change of the shared parameters and the mean objective, times the client's weight, and the weight: a few
+            numbers whatever the number of rows. A client with one row tells |y| through its gradient.
         Kept: personal parameters; the optimiser's state if it is kept.
         """
         values = request.parameters | client.personal
@@ -166,7 +173,7 @@ class HyperparameterAveraging(FederatedAlgorithm[AveragingServer, AveragingClien
         def objective(u: Float[Array, " K"], e: Any) -> Float[Array, ""]:
             theta = self.space.constrain(u)
             parameters = self.space.unravel(theta)
-            share = filled / data.num_rows
+            share = filled / self.prior_rows if self.prior_rows else 0.0
             prior = -share * self.space.log_prior(theta) if self.space.priors else 0.0
             if batch == rows:
                 return negative_log_marginal_likelihood(self.space.kernel, parameters, x, y, data.num_rows) + prior
@@ -189,7 +196,8 @@ class HyperparameterAveraging(FederatedAlgorithm[AveragingServer, AveragingClien
 
         u, state, total = jax.lax.fori_loop(0, steps, step, (u, state, jnp.zeros(())))
         after = self.space.named(self.space.constrain(u) if self.average == "constrained" else u)
-        reply = weighted(LocalFit(self._shared(after), total / steps), data.weight)
+        delta = {name: value - request.parameters[name] for name, value in self._shared(after).items()}
+        reply = weighted(LocalFit(delta, total / steps), data.weight)
         return AveragingClient(self._own(after), state if self.keep_optimiser else ()), reply
 
     def _rate(self, t: Any) -> Any:
@@ -207,15 +215,22 @@ class HyperparameterAveraging(FederatedAlgorithm[AveragingServer, AveragingClien
                 return jnp.where(is_noise, m, s1)
 
     def server_update(self, server: AveragingServer, total: Weighted) -> tuple[AveragingServer, AveragingInfo]:
-        """theta = sum_k p_k theta_k, the weighted mean of what came back."""
+        """theta + sum_k p_k (theta_k - theta), which is sum_k p_k theta_k where all started from theta."""
         average = mean(total)
-        new, optimiser = average.parameters, server.optimiser
-        if self.server_optimiser is not None and new:
-            gradient = jax.tree.map(lambda old, latest: old - latest, server.parameters, new)
+        share = 1.0 if self.total_weight is None else total.weight / self.total_weight
+        change, optimiser = {name: share * delta for name, delta in average.delta.items()}, server.optimiser
+        if self.server_optimiser is not None and change:
+            gradient = jax.tree.map(jnp.negative, change)
             change, optimiser = self.server_optimiser.update(gradient, server.optimiser, server.parameters)
-            new = optax.apply_updates(server.parameters, change)
+        new = self._into_box({name: value + change[name] for name, value in server.parameters.items()})
         info = AveragingInfo(average.objective, self.constrained(new))
         return AveragingServer(new, server.round + 1, optimiser), info
+
+    def _into_box(self, values: Flat) -> Flat:
+        """Shared values, moved to the nearest in the box: a mean stays inside, a server's step or a late change may not."""
+        vector = self.space.ravel(self._first() | values)
+        inside = jnp.clip(vector, *self.space.box()) if self.average == "constrained" else self.space.project(vector)
+        return self._shared(self.space.named(inside)) if values else {}
 
     def constrained(self, values: Flat) -> Flat:
         """Constrained values from those of the space in which they are averaged."""
@@ -235,6 +250,9 @@ class HyperparameterAveraging(FederatedAlgorithm[AveragingServer, AveragingClien
 
 
 # --- The same objective from exact sums ----------------------------------------------------------------------------
+
+_IMPOSSIBLE = 1e100
+"""What a client answers where its covariance cannot be factorised with any jitter: the server steps back."""
 
 
 class StartsRequest(NamedTuple):
@@ -317,9 +335,9 @@ class ExactHyperparameters(FederatedAlgorithm[ExactServer, tuple[()], Any, Any])
     tolerance: float
 
     def _bounds(self) -> tuple[Any, Any]:
-        """The box in logarithms, never wider than a factor of 1e6 about 1: beyond, the data say nothing."""
+        """The box in logarithms, never wider than a factor of 1e6 either way: beyond, the data say nothing."""
         low, high = self.space.box()
-        return np.log(np.maximum(low, 1e-6)), np.log(np.minimum(high, 1e6))
+        return np.log(low), np.log(np.minimum(high, self.space.ceilings()))
 
     def candidates(self) -> Float[Array, "S K"]:
         """Starts: the user's, and short or long lengthscales with little or much noise."""
@@ -329,7 +347,7 @@ class ExactHyperparameters(FederatedAlgorithm[ExactServer, tuple[()], Any, Any])
         is_noise = self.space.select(("noise_variance",), "start")
         is_length = np.array(["lengthscale" in name for name in self.space.element_names])
         for length in (0.15, 0.5, 1.5, 5.0):
-            for noise in (1e-3, 1e-1):
+            for noise in np.array([1e-3, 1e-1]) * self.space.target_scale**2:
                 rows.append(np.where(is_noise, noise, np.where(is_length, length * first, first)))
         return jnp.asarray(np.clip(np.log(np.array(rows)), low, high))
 
@@ -370,7 +388,8 @@ class ExactHyperparameters(FederatedAlgorithm[ExactServer, tuple[()], Any, Any])
                         )
                     )
 
-                return client, Values(scale * jax.lax.map(value_at, candidates), scale)
+                values = jax.lax.map(value_at, candidates)
+                return client, Values(scale * jnp.where(jnp.isnan(values), _IMPOSSIBLE, values), scale)
             case DerivativesRequest(point):
 
                 def derivatives(block: Any) -> Any:
@@ -378,7 +397,12 @@ class ExactHyperparameters(FederatedAlgorithm[ExactServer, tuple[()], Any, Any])
                         self.space.kernel, lambda u: self.space.unravel(jnp.exp(u)), point, *block
                     )
 
-                value, gradient, hessian = jax.tree.map(lambda s: scale * s.sum(0), jax.lax.map(derivatives, blocks))
+                sums = jax.tree.map(lambda s: s.sum(0), jax.lax.map(derivatives, blocks))
+                failed = jnp.isnan(sums[0])
+                value, gradient, hessian = (
+                    scale * jnp.where(failed, instead, s)
+                    for s, instead in zip(sums, (_IMPOSSIBLE, 0.0, 0.0), strict=True)
+                )
                 return client, Derivatives(value, gradient, hessian, scale)
             case _:
                 raise TypeError(type(request).__name__)
@@ -399,7 +423,7 @@ class ExactHyperparameters(FederatedAlgorithm[ExactServer, tuple[()], Any, Any])
         """Accept or refuse the candidate, then the next trust-region step."""
         if isinstance(total, Values):
             candidates = self.candidates()
-            best = jnp.argmin(jnp.where(jnp.isnan(total.values), jnp.inf, total.values))
+            best = jnp.argmin(total.values)
             start = candidates[best]
             server = server._replace(point=start, candidate=start, value=jnp.inf + server.value, round=server.round + 1)
             return server, self._info(server, (total.values[best]) / self._normaliser(total.scale))

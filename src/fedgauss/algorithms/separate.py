@@ -34,6 +34,7 @@ class SeparateToConvergence(FederatedAlgorithm[Any, Any, BeginRequest, Weighted]
         alone: What each client runs with itself as the only client.
     """
 
+    quorum = "every"
     cost_exponent = 3
 
     alone: ExactHyperparameters

@@ -31,12 +31,16 @@ from fedgauss.federation import Federation
 from fedgauss.ledger import Entry, Ledger
 from fedgauss.messages import named_leaves
 from fedgauss.schedules import Asynchronous, Positions, Schedule, check_schedule
-from fedgauss.settings import check_positive, settings
+from fedgauss.settings import check_positive, check_seed, settings
 
 logger = logging.getLogger("fedgauss")
 
 _TOGETHER = 2**19
 """Clients are computed in one batch while what they touch fits in this many bytes, a core's second-level cache."""
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 @settings
@@ -57,12 +61,12 @@ class Network:
 
     def __post_init__(self) -> None:
         for name in ("loss", "repeat"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise SettingsError(f"Network({name}={getattr(self, name)}): expected a probability below 1")
-        if not 0.0 <= self.delay < math.inf:
-            raise SettingsError(f"Network(delay={self.delay}): expected a mean time in seconds, zero or more")
-        if not self.timeout > 0.0:
-            raise SettingsError(f"Network(timeout={self.timeout}): expected a time in seconds, more than zero")
+            if not _is_number(getattr(self, name)) or not 0.0 <= getattr(self, name) < 1.0:
+                raise SettingsError(f"Network({name}={getattr(self, name)!r}): expected a probability below 1")
+        if not _is_number(self.delay) or not 0.0 <= self.delay < math.inf:
+            raise SettingsError(f"Network(delay={self.delay!r}): expected a mean time in seconds, zero or more")
+        if not _is_number(self.timeout) or not self.timeout > 0.0:
+            raise SettingsError(f"Network(timeout={self.timeout!r}): expected a time in seconds, more than zero")
 
 
 @settings
@@ -82,8 +86,8 @@ class Local:
     def __post_init__(self) -> None:
         if self.devices is not None:
             check_positive("Local", "devices", self.devices, whole=True)
-        if self.retries < 0:
-            raise SettingsError(f"Local(retries={self.retries}): expected how often to ask again, zero or more")
+        if not isinstance(self.retries, int) or isinstance(self.retries, bool) or self.retries < 0:
+            raise SettingsError(f"Local(retries={self.retries!r}): expected how often to ask again, zero or more")
 
 
 class Callback:
@@ -124,6 +128,9 @@ class Run:
         seed: int,
         weights: np.ndarray[Any, Any] | None = None,
     ) -> None:
+        check_seed(seed)
+        if not isinstance(engine, Local):
+            raise SettingsError(f"engine: got {type(engine).__name__}, expected fg.Local(...)")
         check_schedule(schedule, algorithm)
         self.algorithm, self.schedule, self.engine, self.seed = algorithm, schedule, engine, seed
         self.sizes = np.asarray(federation.sizes, dtype=np.float64)
@@ -151,6 +158,11 @@ class Run:
 
     def __call__(self, callbacks: Sequence[Callback] = ()) -> "Run":
         """Go on until the algorithm has nothing more to ask, a callback says stop, or Ctrl-C is pressed."""
+        for callback in callbacks:
+            if not isinstance(callback, Callback):
+                raise SettingsError(
+                    f"callbacks: got {type(callback).__name__}, expected objects like fg.Checkpoint(...)"
+                )
         self.interrupted = False
         with ExitStack() as stack:
             stops = []
@@ -221,7 +233,8 @@ class Run:
                 self._asked_again(answers, cohort[silent])
             exchange.write(answers, cohort[silent & ~came], "lost")
             all_came = bool(came[silent].all())
-            self.clock += delay[came].max(initial=0.0) if all_came or math.isinf(network.timeout) else network.timeout
+            slowest = float(delay[came].max(initial=0.0))
+            self.clock += slowest if all_came or math.isinf(network.timeout) else network.timeout
             if arrived.all() or (self.algorithm.quorum == "some" and arrived.any()):
                 break
         else:

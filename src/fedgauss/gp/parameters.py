@@ -5,6 +5,7 @@ Optimisers and servers see a vector; messages, files and people see named arrays
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
@@ -13,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Shaped
 
 from fedgauss.errors import SettingsError, suggest
-from fedgauss.gp.kernels import AnyArray, Kernel, Parameters
+from fedgauss.gp.kernels import AnyArray, Kernel, Parameters, scale_parameters
 
 Flat = dict[str, Any]
 """Arrays by dotted name, such as `rbf.lengthscale`."""
@@ -94,6 +95,8 @@ class Space:
         lower: The box from below, beside the floors.
         upper: The box from above.
         priors: Log-normal priors.
+        target_scale: The size of the targets where they are not standardised: the default starts, floors and ceilings of
+            variances are relative to its square.
 
     Example:
         >>> from fedgauss.gp.kernels import RBF
@@ -112,6 +115,7 @@ class Space:
     lower: tuple[tuple[str, float], ...] = ()
     upper: tuple[tuple[str, float], ...] = ()
     priors: tuple[tuple[str, LogNormal], ...] = ()
+    target_scale: float = 1.0
 
     def __post_init__(self) -> None:
         for setting in ("start", "lower", "upper", "priors"):
@@ -126,8 +130,13 @@ class Space:
 
     @functools.cached_property
     def _leaves(self) -> dict[str, np.ndarray[Any, Any]]:
-        noise = {"noise_variance": np.float64(max(0.1, self.noise_floor))}
-        return {k: np.asarray(v) for k, v in flatten(self.kernel.start(self.num_inputs) | noise).items()}
+        return self._scaled(lambda leaf: leaf, max(0.1, self.noise_floor))
+
+    def _scaled(self, value: Callable[[Any], Any], noise: float) -> dict[str, np.ndarray[Any, Any]]:
+        """A value made of each starting value, for targets of the size that these have."""
+        parameters = jax.tree.map(value, self.kernel.start(self.num_inputs)) | {"noise_variance": np.float64(noise)}
+        scaled = scale_parameters(self.kernel, parameters, np.ones(self.num_inputs), self.target_scale)
+        return {name: np.asarray(leaf) for name, leaf in flatten(scaled).items()}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -176,13 +185,24 @@ class Space:
 
     def first(self) -> np.ndarray[Any, np.dtype[np.float64]]:
         """The constrained vector to start from."""
-        vector = np.concatenate([leaf.ravel() for leaf in self._leaves.values()])
-        return np.asarray(self._fill(self.start, vector, "start"))
+        return np.asarray(self._fill(self.start, self._vector(self._leaves), "start"))
 
     def floors(self) -> np.ndarray[Any, np.dtype[np.float64]]:
         """The least value of each element."""
-        least = (("noise_variance", self.noise_floor),)
-        return np.asarray(self._fill(least, np.full(self.size, _FLOOR), "noise_floor"))
+        return self._vector(self._scaled(lambda leaf: np.full(leaf.shape, _FLOOR), self.noise_floor))
+
+    @property
+    def least_noise(self) -> float:
+        """The floor of the noise variance, for targets of the size that these have."""
+        return self.noise_floor * self.target_scale**2
+
+    def ceilings(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """The largest values worth looking at, as far above the usual as the floors are below."""
+        return self._vector(self._scaled(lambda leaf: np.full(leaf.shape, 1.0 / _FLOOR), 1.0 / _FLOOR))
+
+    @staticmethod
+    def _vector(leaves: Flat) -> np.ndarray[Any, np.dtype[np.float64]]:
+        return np.concatenate([np.ravel(leaf) for leaf in leaves.values()])
 
     def box(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """Lower and upper bounds of the constrained vector: the box Theta of FGPR's Assumption 1."""
