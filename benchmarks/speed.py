@@ -2,8 +2,8 @@
 
 Bad answers: below 60 / 5 / 2.2 times a GPyTorch loop over clients at 20 clients and minibatches of 32 / 128 / 256 (one
 thread); above 1.6 times the cost of potrf + potri alone at 128 and 256; less than 1.85 times our own one-core speed on
-two cores; more than 0.7 ms a round of CURRIN with the authors' settings (their R code took 6.5); more than 1 s a round of
-10,000 clients with 20 points each.
+two cores; more than 0.7 ms a round of CURRIN with the authors' settings (their R code took 6.5); more than 1 s a round
+of 10,000 clients with 20 points each.
 
 Each measurement runs in a process of its own (`--measure`), pinned to the cores it may use; times are medians. Ratios
 are taken within one run of this script, since the machine's clock and its neighbours are not ours.

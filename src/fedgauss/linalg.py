@@ -1,9 +1,10 @@
-"""Factorising and inverting covariances: the only place that adds jitter, and the only one that calls LAPACK under `vmap`.
+"""Factorising and inverting covariances: the only place that adds jitter, and that calls LAPACK under `vmap`.
 
 JAX hands a batch of matrices to LAPACK in one call, which deals them out to XLA's thread pool and waits for them from a
-thread of that same pool (jaxlib 0.10). With as many calls at a time as the pool has threads, as when every core computes
-clients of its own, nobody is left to do the work, and the process hangs. So here a batch is a loop over single calls,
-which never wait: `lapack_cholesky`, `solve_triangular` and `eigh` are the ones to use in anything a client computes.
+thread of that same pool (jaxlib 0.10). With as many calls at a time as the pool has threads, as when every core
+computes clients of its own, nobody is left to do the work, and the process hangs. So here a batch is a loop over single
+calls, which never wait: `lapack_cholesky`, `solve_triangular` and `eigh` are the ones to use in anything a client
+computes.
 """
 
 from collections.abc import Callable
@@ -31,7 +32,7 @@ _PRODUCT_SIZE = 64
 
 def _one_by_one(function: Function) -> Function:
     """The function with a loop in place of a batch."""
-    looped: Function = jax.custom_batching.sequential_vmap(function)
+    looped: Function = jax.custom_batching.sequential_vmap(function)  # type: ignore[no-untyped-call]
     return looped
 
 

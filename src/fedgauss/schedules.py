@@ -37,8 +37,8 @@ class Synchronous:
     def inclusion(self, sizes: np.ndarray[Any, Any]) -> Probabilities:
         """The probability with which each client is asked in a round: cohort * p_k, those above 1 held at 1.
 
-        A mean over the cohort in which each client stands for size / probability rows is that over all clients. Where no
-        client is so large that its probability is held at 1, those are the same for all: the plain mean.
+        A mean over the cohort in which each client stands for size / probability rows is that over all clients. Where
+        no client is so large that its probability is held at 1, those are the same for all: the plain mean.
 
         Example:
             >>> Synchronous(cohort=2).inclusion(np.array([900.0, 50.0, 50.0]))
@@ -61,8 +61,9 @@ class Synchronous:
     def select(self, round_number: int, sizes: np.ndarray[Any, Any], *, seed: int) -> Positions:
         """The clients to ask in this round, by ascending position. Depends on its arguments alone.
 
-        Systematic sampling (Madow 1949): the clients' probabilities are laid end to end in a random order, and those are
-        taken in whose stretch a mark falls, the marks being 1 apart. Nobody is taken twice, since nobody's is above 1.
+        Systematic sampling (Madow 1949): the clients' probabilities are laid end to end in a random order, and those
+        are taken in whose stretch a mark falls, the marks being 1 apart. Nobody is taken twice, since nobody's
+        probability is above 1.
         """
         if self.cohort is None or self.cohort >= len(sizes):
             return np.arange(len(sizes))

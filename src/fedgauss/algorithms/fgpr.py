@@ -85,8 +85,8 @@ class HyperparameterAveraging(FederatedAlgorithm[AveragingServer, AveragingClien
         average: The space in which the server averages.
         personal: Names of parameters that stay with each client.
         server_optimiser: Applied to the pseudo-gradient, minus the mean change; `None` adds the change as it is.
-        total_weight: Of all clients, where they are asked apart: each change then counts by its client's share of it, so
-            that a sweep through all clients moves the shared parameters like one round that asks them together.
+        total_weight: Of all clients, where they are asked apart: each change then counts by its client's share of it,
+            so that a sweep through all clients moves the shared parameters like one round that asks them together.
             `None` takes the mean over those who answered.
         prior_rows: The number of all clients' rows, over which the log prior is spread; 0 without priors.
     """
@@ -152,8 +152,8 @@ class HyperparameterAveraging(FederatedAlgorithm[AveragingServer, AveragingClien
     ) -> tuple[AveragingClient, Weighted]:
         """Algorithm 2: E optimiser steps on minibatches, from the shared parameters.
 
-        Sent: the change of the shared parameters and the mean objective, times the client's weight, and the weight: a few
-            numbers whatever the number of rows. A client with one row tells |y| through its gradient.
+        Sent: the change of the shared parameters and the mean objective, times the client's weight, and the weight: a
+            few numbers whatever the number of rows. A client with one row tells |y| through its gradient.
         Kept: personal parameters; the optimiser's state if it is kept.
         """
         values = request.parameters | client.personal
@@ -227,7 +227,7 @@ class HyperparameterAveraging(FederatedAlgorithm[AveragingServer, AveragingClien
         return AveragingServer(new, server.round + 1, optimiser), info
 
     def _into_box(self, values: Flat) -> Flat:
-        """Shared values, moved to the nearest in the box: a mean stays inside, a server's step or a late change may not."""
+        """Shared values moved into the box: a mean stays inside, a server's step or a late change may not."""
         vector = self.space.ravel(self._first() | values)
         inside = jnp.clip(vector, *self.space.box()) if self.average == "constrained" else self.space.project(vector)
         return self._shared(self.space.named(inside)) if values else {}

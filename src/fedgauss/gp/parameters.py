@@ -95,8 +95,8 @@ class Space:
         lower: The box from below, beside the floors.
         upper: The box from above.
         priors: Log-normal priors.
-        target_scale: The size of the targets where they are not standardised: the default starts, floors and ceilings of
-            variances are relative to its square.
+        target_scale: The size of the targets where they are not standardised: the default starts, floors and ceilings
+            of variances are relative to its square.
 
     Example:
         >>> from fedgauss.gp.kernels import RBF
