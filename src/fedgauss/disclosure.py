@@ -15,10 +15,9 @@ _ARRAYS = {
         "within": "the target's summed squares about the client's own mean",
     },
     "ParametersRequest": {"parameters": "the shared value", "round": "the round's number"},
-    "Weighted": {
-        "value.parameters": "the client's own value after its local steps, times its weight",
+    "LocalFit": {
+        "value.delta": "by how much its local steps moved the shared value, times its weight",
         "value.objective": "the mean negative log likelihood of a row, times the weight",
-        "value.steps": "how many steps were taken, times the weight",
         "weight": "the client's weight: its number of rows, or 1",
     },
     "StartsRequest": {"candidates": "hyper-parameters to start from"},
@@ -127,10 +126,7 @@ def _warnings(client: str, rows: int | None, messages: list[Message]) -> list[st
         return []
     sent = [message for message in messages if message.direction == "up"]
     has_moments = any(message.name == "MomentsReply" for message in sent)
-    has_likelihood = any(
-        message.name in ("Values", "Derivatives") or any("parameters" in array.name for array in message.arrays)
-        for message in sent
-    )
+    has_likelihood = any(message.name in ("LocalFit", "Values", "Derivatives") for message in sent)
     warnings = []
     if rows == 1 and has_moments:
         warnings.append("sums over one row are the row itself, so its inputs and its target left")

@@ -16,7 +16,7 @@ from jax.flatten_util import ravel_pytree
 from fedgauss.algorithm import FederatedAlgorithm, Stacked
 from fedgauss.errors import ReplyError
 from fedgauss.ledger import Entry, Ledger, positions_or_all
-from fedgauss.messages import ArraySpec, describe, reply_kind
+from fedgauss.messages import ArraySpec, describe, message_name, reply_kind
 from fedgauss.schedules import Positions
 
 Rows = np.ndarray[tuple[int, int], np.dtype[np.float64]]
@@ -89,7 +89,7 @@ class Exchange:
         shape = reply_shape(self.algorithm, request, self.worker)
         proposals, replies = self.worker.compute(request, request_id, positions, states)
         who = positions_or_all(positions, len(self.names))
-        message = type(request).__name__
+        message = message_name(request)
         self.ledger.write(Entry(self.round, request_id, "down", message, shape.request_arrays, who, "sent"))
         return Answers(request_id, request, shape, positions, proposals, replies)
 
@@ -185,7 +185,7 @@ def reply_shape(algorithm: FederatedAlgorithm[Any, Any, Any, Any], request: Any,
             )
         else:
             update = jax.jit(lambda server, total: algorithm.server_update(server, unravel(total)))
-        known[kind] = ReplyShape(type(reply).__name__, arrays, describe(request, "broadcast"), update)
+        known[kind] = ReplyShape(message_name(reply), arrays, describe(request, "broadcast"), update)
     return known[kind]
 
 

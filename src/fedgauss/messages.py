@@ -82,6 +82,16 @@ def reply_kind(message: Any, combine: str) -> str:
     return "mean" if isinstance(message, Weighted) else "sum"
 
 
+def message_name(message: Any) -> str:
+    """What the ledger calls a message: its type, and of a weighted mean the type of what is averaged.
+
+    Example:
+        >>> message_name(ArraySpec("x", (), "float64", 8, "sum")), message_name(Weighted((1.0, 2.0), 1.0))
+        ('ArraySpec', 'tuple')
+    """
+    return type(message.value if isinstance(message, Weighted) else message).__name__
+
+
 # --- bytes: arrays in safetensors, the tree's shape as JSON beside them -------------------------------------------
 
 

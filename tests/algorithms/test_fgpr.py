@@ -81,7 +81,7 @@ def test_client_weights_decide_the_mean() -> None:
 def test_sampling_by_size_takes_the_plain_mean() -> None:
     schedule = fg.Synchronous(cohort=2)
     model = fg.FGPR(rounds=1, **OWN).fit(FEDERATION, schedule=schedule, seed=3, progress=False)
-    weights = model.ledger_.filter(model.ledger_["message"] == "Weighted")
+    weights = model.ledger_.filter(model.ledger_["message"] == "LocalFit")
     assert weights.height == 2
     chosen = weights["client"].to_list()
     plain = fg.FGPR(rounds=1, client_weights=dict.fromkeys(chosen, 1.0), **OWN)

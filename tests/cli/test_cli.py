@@ -428,7 +428,7 @@ def test_inspect_counts_what_the_ledger_holds(done: Path) -> None:
 
 def test_inspect_says_it_in_words_for_all_or_one(done: Path) -> None:
     everybody, north = call("inspect", done / "out").stdout, call("inspect", done / "out", "--client", "north").stdout
-    for words in ("what left each of 3 clients", "the number of rows", "Weighted, 4 times", "neither encrypted"):
+    for words in ("what left each of 3 clients", "the number of rows", "LocalFit, 4 times", "neither encrypted"):
         assert words in everybody
     assert "what left north" in north
     assert "south" not in north

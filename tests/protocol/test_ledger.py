@@ -14,7 +14,7 @@ from fedgauss.algorithms.moments import Moments
 from fedgauss.disclosure import disclosed
 from fedgauss.engines.local import Local, Network
 from fedgauss.ledger import SCHEMA, Entry, Ledger, positions_or_all
-from fedgauss.messages import ArraySpec, describe
+from fedgauss.messages import ArraySpec, describe, message_name
 from fedgauss.schedules import Sequential
 
 NAMES = ("a", "b", "c")
@@ -100,8 +100,8 @@ def test_every_array_of_a_message_is_said_in_words() -> None:
             requests.append(DerivativesRequest(jnp.zeros(EXACT.space.size)))
         for request in requests:
             reply = run.worker.abstract_reply(request)
-            run.ledger.write(Entry(0, 0, "down", type(request).__name__, describe(request, "broadcast"), None, "sent"))
-            run.ledger.write(Entry(0, 0, "up", type(reply).__name__, describe(reply, "sum"), None, "counted"))
+            run.ledger.write(Entry(0, 0, "down", message_name(request), describe(request, "broadcast"), None, "sent"))
+            run.ledger.write(Entry(0, 0, "up", message_name(reply), describe(reply, "sum"), None, "counted"))
         for message in disclosed(run.ledger.to_frame(), {})[0].messages:
             for array in message.arrays:
                 assert array.words, f"{message.name}, {array.name}"

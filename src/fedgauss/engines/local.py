@@ -29,7 +29,7 @@ from fedgauss.errors import RunError, SettingsError
 from fedgauss.exchange import Answers, Exchange, Rows, reply_shape
 from fedgauss.federation import Federation
 from fedgauss.ledger import Entry, Ledger
-from fedgauss.messages import named_leaves
+from fedgauss.messages import message_name, named_leaves
 from fedgauss.schedules import Asynchronous, Positions, Schedule, check_schedule
 from fedgauss.settings import check_positive, check_seed, settings
 
@@ -252,7 +252,7 @@ class Run:
 
     def _asked_again(self, answers: Answers, silent: Positions) -> None:
         who = tuple(int(p) for p in silent)
-        message, arrays = type(answers.asked).__name__, answers.shape.request_arrays
+        message, arrays = message_name(answers.asked), answers.shape.request_arrays
         self.ledger.write(Entry(self.exchange.round, answers.request, "down", message, arrays, who, "sent again"))
 
     def _give_up(self, answers: Answers, clients: Positions, why: str) -> None:
