@@ -30,6 +30,11 @@ _ARRAYS = {
         "scale": "the client's weight, or 1",
     },
     "BeginRequest": {"round": "the word to begin"},
+    "SeparateInfo": {
+        "value.objective": "its negative log likelihood of a row, times the weight",
+        "value.steps": "how many steps were taken, times the weight",
+        "weight": "the client's weight: its number of rows",
+    },
 }
 """By message and array, or the beginning of an array's dotted name, what it is in words."""
 
