@@ -51,7 +51,10 @@ def main() -> None:
     for (unit,), part in table.group_by(["unit"], maintain_order=True):
         for sensor in options.sensors:
             y = part[sensor].to_numpy().astype(float)
-            engines[sensor][str(unit)] = (part["cycle"].to_numpy().astype(float)[:, None], (y - y.mean()) / y.std(ddof=1))
+            engines[sensor][str(unit)] = (
+                part["cycle"].to_numpy().astype(float)[:, None],
+                (y - y.mean()) / y.std(ddof=1),
+            )
     for seed in range(options.repeats):
         started = time.perf_counter()
         for sensor in options.sensors:

@@ -26,10 +26,10 @@ class Progress(Callback):
 
     Args:
         label: What is being done.
-        total: How many rounds there will be at most.
+        total: How many rounds there will be; `None` where the method stops by itself, after much fewer than its most.
     """
 
-    def __init__(self, label: str, total: int) -> None:
+    def __init__(self, label: str, total: int | None) -> None:
         self.bar = rich.progress.Progress(
             rich.progress.TextColumn("{task.description}"),
             rich.progress.BarColumn(),

@@ -6,6 +6,9 @@ was lost, repeated, late or reordered, `server == start + what every client has 
 """
 
 import functools
+import hashlib
+import logging
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -14,10 +17,12 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from fedgauss.algorithm import FederatedAlgorithm, Stacked
-from fedgauss.errors import ReplyError
+from fedgauss.errors import ReplyError, RunError, listed
 from fedgauss.ledger import Entry, Ledger, positions_or_all
 from fedgauss.messages import ArraySpec, describe, message_name, reply_kind
 from fedgauss.schedules import Positions
+
+logger = logging.getLogger("fedgauss")
 
 Rows = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 
@@ -34,6 +39,8 @@ class Answers(NamedTuple):
     """The clients' proposed states, stacked."""
     replies: Rows
     """One flattened reply a client."""
+    judged: dict[int, str | None]
+    """By position, what the algorithm had against a client's reply; filled as replies arrive."""
 
 
 class Worker(Protocol):
@@ -78,8 +85,8 @@ class Exchange:
         """The request each client's last counted answer was to, -1 for none."""
         key_server, key_clients = jax.random.split(jax.random.key(seed))
         self.server: Any = algorithm.init(key_server)
-        keys = jax.random.split(key_clients, len(names))
-        self.clients: Any = jax.tree.map(np.array, jax.vmap(algorithm.init_client)(keys))
+        init: Any = jax.vmap(lambda ident: algorithm.init_client(client_key(key_clients, ident)))
+        self.clients: Any = jax.tree.map(np.array, init(client_idents(names)))
 
     def ask(self, request: Any, positions: Positions) -> Answers:
         """Send the request to these clients and have them compute; an earlier request to them no longer counts."""
@@ -91,7 +98,7 @@ class Exchange:
         who = positions_or_all(positions, len(self.names))
         message = message_name(request)
         self.ledger.write(Entry(self.round, request_id, "down", message, shape.request_arrays, who, "sent"))
-        return Answers(request_id, request, shape, positions, proposals, replies)
+        return Answers(request_id, request, shape, positions, proposals, replies, {})
 
     def deliver(self, answers: Answers, arrived: Positions) -> Any | None:
         """Count the answers of the clients in `arrived`; the server's info, or `None` when nothing counted.
@@ -99,7 +106,10 @@ class Exchange:
         `arrived` may name a client twice (a repeated message) or one that has been asked again since (a late one).
         """
         clients, times = np.unique(arrived, return_counts=True)
-        fine = self.is_fine(answers, clients)
+        refused = self.refusals(answers, clients)
+        if refused:
+            logger.warning("round %d: refused %s", self.round, self.in_words(refused))
+        fine = ~np.isin(clients, list(refused))
         counts = fine & self.is_awaited(answers, clients)
         again = fine & ~counts & (self.answered[clients] == answers.request)
         counted = clients[counts]
@@ -111,23 +121,45 @@ class Exchange:
             self.write(answers, clients[times > time], "repeated")
         if not len(counted):
             return None
-        rows = answers.replies[np.searchsorted(answers.positions, counted)]
+        counts = np.isin(answers.positions, counted)
         if self.algorithm.combine == "stack":
-            self.server, info = answers.shape.update(self.server, rows, counted)
+            rows = np.where(counts[:, None], answers.replies, 0.0)
+            server, info, is_nan = answers.shape.update(self.server, rows, answers.positions, counts)
         else:
-            self.server, info = answers.shape.update(self.server, sum_in_order(rows))
+            server, info, is_nan = answers.shape.update(self.server, sum_in_order(answers.replies[counts]))
+        if is_nan:
+            raise RunError(
+                f"round {self.round}: what {type(self.algorithm).__name__} made of {len(counted)} finite answers is not"
+                " a number. Nothing of this round is kept; check the settings, such as rates, floors and weights"
+            )
+        self.server = server
         self.newest[counted], self.answered[counted] = -1, answers.request
         self.commit(answers, counted)
         self.round += 1
         return info
 
+    def in_words(self, clients: dict[int, str]) -> str:
+        """Clients, by position, with what is the matter with them: those with the same trouble together."""
+        troubles = dict.fromkeys(clients.values())
+        names = {what: listed([self.names[c] for c in clients if clients[c] == what]) for what in troubles}
+        return "; ".join(f"{who}: {what}" for what, who in names.items())
+
     def is_awaited(self, answers: Answers, clients: Positions) -> Any:
         """Whether each client's answer is to the newest request it was sent, and has not been counted yet."""
         return self.newest[clients] == answers.request
 
-    def is_fine(self, answers: Answers, clients: Positions) -> Any:
-        """Whether each client's answer is finite."""
-        return np.isfinite(answers.replies[np.searchsorted(answers.positions, clients)]).all(axis=1)
+    def refusals(self, answers: Answers, clients: Positions) -> dict[int, str]:
+        """By position, those of these clients whose answers must not be counted, and why."""
+        rows = answers.replies[np.searchsorted(answers.positions, clients)]
+        finite = np.isfinite(rows).all(axis=1)
+        found = dict.fromkeys(clients[~finite].tolist(), "the answer is not finite")
+        if type(self.algorithm).refusal is FederatedAlgorithm.refusal:
+            return found
+        for client, row in zip(clients[finite].tolist(), rows[finite], strict=True):
+            if client not in answers.judged:
+                reply = jax.tree.map(np.asarray, answers.shape.unravel(row))
+                answers.judged[client] = self.algorithm.refusal(answers.asked, reply)
+        return found | {c: why for c in clients.tolist() if (why := answers.judged.get(c)) is not None}
 
     def commit(self, answers: Answers, counted: Positions) -> None:
         """Keep the proposed states of the clients whose replies were counted."""
@@ -155,8 +187,11 @@ class ReplyShape(NamedTuple):
     message: str
     arrays: tuple[ArraySpec, ...]
     request_arrays: tuple[ArraySpec, ...]
+    unravel: Any
+    """From a flattened reply to the reply."""
     update: Any
-    """The compiled server update: `(server, flat total)`, or `(server, rows, clients)` where replies are stacked."""
+    """The compiled server update: `(server, flat total)`, or `(server, rows, clients, counted)` where replies are
+    stacked; gives the server, the info, and whether the server has become NaN."""
 
 
 @functools.lru_cache(maxsize=64)
@@ -179,14 +214,32 @@ def reply_shape(algorithm: FederatedAlgorithm[Any, Any, Any, Any], request: Any,
                     " float64: replies add, and integers or 32-bit floats lose what they add"
                 )
         unravel = ravel_pytree(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), reply))[1]
-        if algorithm.combine == "stack":
-            update = jax.jit(
-                lambda server, rows, clients: algorithm.server_update(server, Stacked(clients, jax.vmap(unravel)(rows)))
-            )
-        else:
-            update = jax.jit(lambda server, total: algorithm.server_update(server, unravel(total)))
-        known[kind] = ReplyShape(message_name(reply), arrays, describe(request, "broadcast"), update)
+
+        def checked(server: Any, total: Any) -> tuple[Any, Any, Any]:
+            server, info = algorithm.server_update(server, total)
+            nan = [jnp.isnan(leaf).any() for leaf in jax.tree.leaves(server) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+            return server, info, jnp.any(jnp.array(nan))
+
+        def stacked(server: Any, rows: Any, clients: Any, counted: Any) -> tuple[Any, Any, Any]:
+            return checked(server, Stacked(clients, counted, jax.vmap(unravel)(rows)))
+
+        def summed(server: Any, total: Any) -> tuple[Any, Any, Any]:
+            return checked(server, unravel(total))
+
+        update = jax.jit(stacked if algorithm.combine == "stack" else summed)
+        known[kind] = ReplyShape(message_name(reply), arrays, describe(request, "broadcast"), unravel, update)
     return known[kind]
+
+
+def client_idents(names: Sequence[str]) -> np.ndarray[Any, np.dtype[np.uint32]]:
+    """Two words that tell a client's draws from all others', made of its name alone: [C, 2]."""
+    digests = [hashlib.blake2b(name.encode(), digest_size=8).digest() for name in names]
+    return np.frombuffer(b"".join(digests), dtype="<u4").reshape(-1, 2).astype(np.uint32)
+
+
+def client_key(key: Any, ident: Any) -> Any:
+    """The key of the client with these two words."""
+    return jax.random.fold_in(jax.random.fold_in(key, ident[0]), ident[1])
 
 
 def sum_in_order(rows: Rows) -> np.ndarray[Any, np.dtype[np.float64]]:

@@ -1,6 +1,7 @@
 """Files that are whole or not there: written beside their place, synced, and renamed into it."""
 
 import contextlib
+import io
 import json
 import os
 import shutil
@@ -9,6 +10,8 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import polars as pl
 
 from fedgauss.errors import DataError, RunError
 
@@ -78,6 +81,13 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
     except ValueError as error:
         raise DataError(f"'{path.parent.name}/{path.name}' is not JSON: expected {what}") from error
     return found
+
+
+def parquet_bytes(table: pl.DataFrame) -> bytes:
+    """A table as a Parquet file's content. Polars reports a full disk in words of its own; `write_bytes` does not."""
+    buffer = io.BytesIO()
+    table.write_parquet(buffer)
+    return buffer.getvalue()
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from fedgauss import metrics
 from fedgauss.errors import DataError, SettingsError
 from fedgauss.federation import Client, Federation, align_inputs
-from fedgauss.files import read_json, replace_folder
+from fedgauss.files import parquet_bytes, read_json, replace_folder
 from fedgauss.gp.condition import Choice, condition
 from fedgauss.gp.exact import negative_log_marginal_likelihood
 from fedgauss.gp.kernels import Kernel, Parameters, from_config, scale_parameters, to_config
@@ -317,8 +317,8 @@ class FittedPrior:
         with replace_folder(target, marker="model.json") as place:
             head, arrays = _to_files(self.learned)
             (place / "arrays.safetensors").write_bytes(to_bytes(arrays))
-            self._history.write_parquet(place / "history.parquet")
-            self.ledger_.write_parquet(place / "ledger.parquet")
+            (place / "history.parquet").write_bytes(parquet_bytes(self._history))
+            (place / "ledger.parquet").write_bytes(parquet_bytes(self.ledger_))
             if include_data and self.federation is not None:
                 data = {name: {"X": c.X, "Y": c.Y} for name, c in self.federation.items()}
                 (place / "training_data.safetensors").write_bytes(to_bytes(data))
@@ -394,17 +394,18 @@ def load(folder: str | os.PathLike[str]) -> FittedPrior:
         arrays = from_bytes((place / "arrays.safetensors").read_bytes(), [Units])
         history = pl.read_parquet(place / "history.parquet")
         ledger = pl.read_parquet(place / "ledger.parquet")
+        learned = _from_files(head, arrays)
+        federation = None
+        if (data := place / "training_data.safetensors").exists():
+            stored = from_bytes(data.read_bytes(), [])
+            federation = Federation(
+                Client.of_matrices(both["X"], both["Y"], name, learned.inputs, (learned.target,))
+                for name, both in stored.items()
+            )
     except OSError as error:
         raise DataError(f"the model is incomplete: {Path(error.filename or '').name} cannot be read") from error
-    learned = _from_files(head, arrays)
-    federation = None
-    data = place / "training_data.safetensors"
-    if data.exists():
-        stored = from_bytes(data.read_bytes(), [])
-        federation = Federation(
-            Client.of_matrices(both["X"], both["Y"], name, learned.inputs, (learned.target,))
-            for name, both in stored.items()
-        )
+    except (ValueError, KeyError, TypeError, IndexError, pl.exceptions.PolarsError) as error:
+        raise DataError("the model is incomplete: a file in it is cut short or not ours. Save it again") from error
     return fitted_class(learned.method)(learned, history, ledger, federation)
 
 

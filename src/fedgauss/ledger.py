@@ -37,8 +37,7 @@ class Entry:
     clients: tuple[int, ...] | None
     """Positions in the federation; `None` stands for every client."""
     outcome: str
-    """`sent` or `sent again` on the way down; on the way up `counted`, `repeated`, `late`, `lost` or `refused` (not
-    finite)."""
+    """`sent` or `sent again` on the way down; on the way up `counted`, `repeated`, `late`, `lost` or `refused`."""
 
     @property
     def bytes(self) -> int:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import safetensors
 import safetensors.numpy
@@ -32,8 +33,9 @@ def weighted(value: Tree, weight: Float[Array, ""]) -> Weighted:
 
 
 def mean(total: Weighted) -> Any:
-    """The weighted mean that a sum of `Weighted` replies stands for."""
-    return jax.tree.map(lambda leaf: leaf / total.weight, total.value)
+    """The weighted mean that a sum of `Weighted` replies stands for; zero where nobody weighed anything."""
+    weight = jnp.where(total.weight == 0.0, 1.0, total.weight)
+    return jax.tree.map(lambda leaf: leaf / weight, total.value)
 
 
 def add(left: Tree, right: Tree) -> Tree:

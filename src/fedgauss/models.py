@@ -29,6 +29,8 @@ from fedgauss.scaling import Mode, Scaling, Units
 from fedgauss.schedules import Schedule, Synchronous
 from fedgauss.settings import check_choice, check_positive, settings
 
+_NOTHING_LEARNED = "the run was stopped before its first round finished: nothing was learned"
+
 Optimiser: TypeAlias = Literal["sgd", "adam"] | optax.GradientTransformation
 
 
@@ -274,6 +276,15 @@ class Separate:
     def __post_init__(self) -> None:
         check_choice("Separate", "budget", self.budget, ("converged", "same"))
 
+    @classmethod
+    def as_published(cls, **overrides: Any) -> "Separate":
+        """The rival of FGPR's Table 3: its settings and number of steps, each client alone.
+
+        Args:
+            overrides: Settings of `FGPR.as_published`.
+        """
+        return cls(method=FGPR.as_published(**overrides), budget="same")
+
     def fit(
         self,
         federation: Federation,
@@ -324,6 +335,15 @@ class Pooled:
     """
 
     method: FGPR = dataclasses.field(default_factory=FGPR, kw_only=False)
+
+    @classmethod
+    def as_published(cls, **overrides: Any) -> "Pooled":
+        """One GP over all rows with FGPR's published settings.
+
+        Args:
+            overrides: Settings of `FGPR.as_published`.
+        """
+        return cls(method=FGPR.as_published(**overrides))
 
     def fit(
         self,
@@ -396,10 +416,10 @@ class _Plan:
             watchers.append(_Validation(lambda: self._fitted(run, federation, label, settings), validation, every))
         watchers += callbacks
         if progress:
-            watchers.append(Progress(label, self.method.rounds))
+            watchers.append(Progress(label, None if self.method.solver == "exact" else self.method.rounds))
         run(watchers)
         if not run.history:
-            raise RunError("the run was stopped before its first round finished: nothing was learned")
+            raise RunError(_NOTHING_LEARNED)
         return self._fitted(run, federation, label, settings)
 
     def _fitted(self, run: Run, federation: Federation, label: str, settings: Any) -> FittedPrior:
@@ -449,6 +469,8 @@ def _standardise(
         return scaling, 1.0, Ledger(federation.names).to_frame()
     moments = Moments(num_inputs=D, num_targets=P)
     run = Run(moments, federation, schedule=Synchronous(), engine=engine, seed=seed)()
+    if run.interrupted:
+        raise RunError(_NOTHING_LEARNED)
     found: Any = jax.device_get(run.server)
     scale = spread(found.variance, found.mean)
     of_inputs = (found.mean[:D], scale[:D]) if inputs == "pooled" else nothing[:2]

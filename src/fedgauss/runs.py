@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from fedgauss import figures, metrics
 from fedgauss.errors import RunError, SettingsError
 from fedgauss.federation import Federation
-from fedgauss.files import write_atomically
+from fedgauss.files import parquet_bytes, write_atomically
 from fedgauss.fitted import FittedPooled, FittedPrior, Results
 
 MARK = "# Written by fedgauss"
@@ -182,12 +182,8 @@ def write_table(path: Path, table: pl.DataFrame) -> None:
     Raises:
         RunError: If it cannot be written; nothing half-written is left.
     """
-    buffer = io.BytesIO()
-    if path.suffix.lower() == ".csv":
-        table.write_csv(buffer)
-    else:
-        table.write_parquet(buffer)
-    write_atomically(path, buffer.getvalue())
+    is_csv = path.suffix.lower() == ".csv"
+    write_atomically(path, table.write_csv().encode() if is_csv else parquet_bytes(table))
 
 
 def draw(folder: Path, model: FittedPrior, train: Federation, results: Results | None) -> None:

@@ -1,7 +1,7 @@
 """The list that every algorithm passes. Run it over your own: `check_algorithm(MyAlgorithm(...), federation)`."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -60,13 +60,33 @@ def _run(algorithm: Algorithm, federation: Federation, **options: Any) -> Run:
     return Run(algorithm, federation, schedule=Synchronous(), engine=Local(**options), seed=0)
 
 
-def _first(algorithm: Algorithm, federation: Federation) -> tuple[Run, Any, Any, Any]:
-    """A run, the first request, the proposals and the flattened replies of all clients."""
+class _Kind(NamedTuple):
+    """The first request of its kind in a run, and what all clients make of it."""
+
+    run: Run
+    """A run that has come to it."""
+    request: Any
+    proposals: Any
+    replies: Any
+    """Flattened, one row a client."""
+
+
+def _kinds(algorithm: Algorithm, federation: Federation) -> list[_Kind]:
+    """One for each kind of request that the algorithm makes until it finishes."""
     run = _run(algorithm, federation)
-    request = algorithm.request(run.server)
-    assert request is not None, "the first request is None: there is nothing to do"
-    proposals, replies = run.worker.compute(request, 0, np.arange(len(federation)), run.clients)
-    return run, request, proposals, replies
+    found: dict[type, _Kind] = {}
+    for _ in range(_MOST_ROUNDS):
+        request = algorithm.request(run.server)
+        if request is None:
+            break
+        if type(request) not in found:
+            here = _run(algorithm, federation)
+            here.restore(jax.tree.map(np.array, run.state()))
+            everybody = np.arange(len(federation))
+            found[type(request)] = _Kind(here, request, *here.worker.compute(request, 0, everybody, here.clients))
+        run.step()
+    assert found, "the first request is None: there is nothing to do"
+    return list(found.values())
 
 
 def _same(left: Any, right: Any) -> bool:
@@ -86,20 +106,19 @@ def _is_frozen(algorithm: Algorithm, federation: Federation) -> None:
 
 
 def _is_deterministic(algorithm: Algorithm, federation: Federation) -> None:
-    _, _, proposals, replies = _first(algorithm, federation)
-    _, _, again, replies_again = _first(algorithm, federation)
-    assert _same(proposals, again), "a client proposed another state the second time"
-    assert np.array_equal(replies, replies_again), "a client answered otherwise the second time"
+    for one, other in zip(*(_kinds(algorithm, federation) for _ in range(2)), strict=True):
+        assert _same(one.proposals, other.proposals), "a client proposed another state the second time"
+        assert np.array_equal(one.replies, other.replies), "a client answered otherwise the second time"
 
 
 def _survives_bytes(algorithm: Algorithm, federation: Federation) -> None:
-    run, request, _, _ = _first(algorithm, federation)
-    for message in (request, run.worker.abstract_reply(request), jax.device_get(run.server), run.clients):
-        message = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), message)
-        back = from_bytes(to_bytes(message), types_in(message))
-        structures = [str(jax.tree.structure(tree)) for tree in (back, message)]
-        assert structures[0] == structures[1], f"{type(message).__name__} came back otherwise"
-        assert _same(back, message)
+    for run, request, _, _ in _kinds(algorithm, federation):
+        for message in (request, run.worker.abstract_reply(request), jax.device_get(run.server), run.clients):
+            message = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), message)
+            back = from_bytes(to_bytes(message), types_in(message))
+            structures = [str(jax.tree.structure(tree)) for tree in (back, message)]
+            assert structures[0] == structures[1], f"{type(message).__name__} came back otherwise"
+            assert _same(back, message)
 
 
 def _resized(federation: Federation, rows: int) -> Federation:
@@ -110,34 +129,33 @@ def _resized(federation: Federation, rows: int) -> Federation:
 
 
 def _has_constant_shape(algorithm: Algorithm, federation: Federation) -> None:
-    _, _, _, few = _first(algorithm, _resized(federation, 10))
-    _, _, _, many = _first(algorithm, _resized(federation, 100))
-    assert few.shape == many.shape, f"10 rows give {few.shape[1]} numbers, 100 rows give {many.shape[1]}"
+    for few, many in zip(*(_kinds(algorithm, _resized(federation, rows)) for rows in (10, 100)), strict=True):
+        numbers = [kind.replies.shape[1] for kind in (few, many)]
+        assert numbers[0] == numbers[1], f"10 rows give {numbers[0]} numbers, 100 rows give {numbers[1]}"
 
 
 def _ignores_padding(algorithm: Algorithm, federation: Federation) -> None:
-    run, request, _, replies = _first(algorithm, federation)
     longest = int(federation.sizes.max())
     name = f"{federation.names[-1]} and more"
     last = federation.clients[-1]
     X, Y = (np.resize(part, (2 * longest, part.shape[1])) for part in (last.X, last.Y))
     long = Client.of_matrices(X, Y, name, last.inputs, last.targets)
-    worker = LocalWorker(algorithm, Federation([*federation.clients, long]), np.append(run.worker.weights, 1.0), seed=0)
-    worker.idents[:-1] = run.worker.idents
-    all_but_last = np.arange(len(federation))
-    _, padded = worker.compute(request, 0, all_but_last, run.clients)
-    np.testing.assert_allclose(padded, replies, rtol=1e-8, atol=1e-10)
+    with_long, all_but_last = Federation([*federation.clients, long]), np.arange(len(federation))
+    for run, request, _, replies in _kinds(algorithm, federation):
+        worker = LocalWorker(algorithm, with_long, np.append(run.worker.weights, 1.0), seed=0)
+        _, padded = worker.compute(request, 0, all_but_last, run.clients)
+        np.testing.assert_allclose(padded, replies, rtol=1e-8, atol=1e-10)
 
 
 def _adds_in_any_grouping(algorithm: Algorithm, federation: Federation) -> None:
     if algorithm.combine == "stack":
         return
-    run, request, _, replies = _first(algorithm, federation)
-    shape = reply_shape(algorithm, request, run.worker)
-    in_order, _ = shape.update(run.server, sum_in_order(replies))
-    backwards, _ = shape.update(run.server, sum_in_order(np.ascontiguousarray(replies[::-1])))
-    for (name, a), (_, b) in zip(named_leaves(in_order), named_leaves(backwards), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-7, atol=1e-9, err_msg=name)
+    for run, request, _, replies in _kinds(algorithm, federation):
+        shape = reply_shape(algorithm, request, run.worker)
+        in_order, *_ = shape.update(run.server, sum_in_order(replies))
+        backwards, *_ = shape.update(run.server, sum_in_order(np.ascontiguousarray(replies[::-1])))
+        for (name, a), (_, b) in zip(named_leaves(in_order), named_leaves(backwards), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-7, atol=1e-9, err_msg=name)
 
 
 def _compiles_once(algorithm: Algorithm, federation: Federation) -> None:
@@ -181,13 +199,13 @@ def _resumes(algorithm: Algorithm, federation: Federation) -> None:
 
 
 def _refuses_nan(algorithm: Algorithm, federation: Federation) -> None:
-    run, request, _, _ = _first(algorithm, federation)
-    before = jax.device_get(run.server)
-    answers = run.exchange.ask(request, np.arange(len(federation)))
-    answers.replies[0] = np.nan
-    info = run.exchange.deliver(answers, np.array([0]))
-    assert info is None, "an answer that is not finite was counted"
-    assert _same(before, jax.device_get(run.server)), "the server's state changed"
-    rows = run.ledger.to_frame()
-    refused = rows.filter(rows["outcome"] == "refused")["client"].to_list()
-    assert refused == [federation.names[0]], "the ledger does not name the client whose answer was refused"
+    for run, request, _, _ in _kinds(algorithm, federation):
+        before = jax.device_get(run.server)
+        answers = run.exchange.ask(request, np.arange(len(federation)))
+        answers.replies[0] = np.nan
+        info = run.exchange.deliver(answers, np.array([0]))
+        assert info is None, "an answer that is not finite was counted"
+        assert _same(before, jax.device_get(run.server)), "the server's state changed"
+        rows = run.ledger.to_frame()
+        refused = rows.filter(rows["outcome"] == "refused")["client"].to_list()
+        assert refused == [federation.names[0]], "the ledger does not name the client whose answer was refused"

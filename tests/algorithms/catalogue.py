@@ -12,6 +12,7 @@ from fedgauss.federation import Federation
 from fedgauss.gp.kernels import RBF
 from fedgauss.gp.parameters import Space
 from fedgauss.models import FGPR
+from protocol.toy import StackedToy
 
 
 def averaging(**changes: Any) -> HyperparameterAveraging:
@@ -27,13 +28,15 @@ EXACT = ExactHyperparameters(
     tolerance=1e-6,
 )  # fmt: skip
 
-ALGORITHMS: list[FederatedAlgorithm[Any, Any, Any, Any]] = [
+OURS: list[FederatedAlgorithm[Any, Any, Any, Any]] = [
     Moments(num_inputs=2, num_targets=1),
     averaging(),
     averaging(local_steps="epoch", minibatch="nearest", personal=("noise_variance",), keep_optimiser=True),
     EXACT,
     SeparateToConvergence(alone=EXACT),
 ]
+ALGORITHMS = [*OURS, StackedToy(updates=3)]
+"""With one whose replies are stacked."""
 
 
 def small_federation() -> Federation:

@@ -1,6 +1,7 @@
 """FGPR against Algorithms 1 and 2 written out in NumPy, and against the optimum that SciPy finds."""
 
 import math
+import signal
 from typing import Any
 
 import numpy as np
@@ -310,3 +311,117 @@ def test_compound_kernels_learn() -> None:
     model = fit(kernel=kernel, rounds=2)
     assert set(model.parameters_) == {"rbf*linear", "matern32", "noise_variance"}
     assert fit(kernel=kernel, solver="exact", rounds=3).history_.height == 3
+
+
+# --- what else users rely on ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("schedule", [fg.Sequential(), fg.Asynchronous(), fg.Synchronous(cohort=1)], ids=str)
+def test_a_client_that_weighs_nothing_changes_nothing(schedule: Any) -> None:
+    both = {"a": FEDERATION["a"], "b": FEDERATION["b"]}
+    federation = fg.Federation.from_arrays({name: (client.X, client.Y) for name, client in both.items()})
+    method = fg.FGPR(client_weights={"a": 0.0, "b": 1.0}, rounds=6, local_steps=2, **RAW)
+    model = method.fit(federation, seed=0, schedule=schedule, progress=False)
+    changes = [vector_of_round(row) for row in model.history_.iter_rows(named=True)]
+    answered = model.ledger_.filter(message="LocalFit", outcome="counted")["client"].to_list()
+    assert set(answered) == {"a", "b"}
+    for who, before, after in zip(answered[1:], changes, changes[1:], strict=False):
+        assert np.allclose(before, after, rtol=1e-14) == (who == "a")
+
+
+def vector_of_round(row: dict[str, Any]) -> Any:
+    return vector({name: row[f"parameters.{name}"] for name in ("lengthscale", "variance", "noise_variance")})
+
+
+def test_the_published_settings_learn_alone_together_and_pooled() -> None:
+    X = np.random.default_rng(0).uniform(0.0, 1.0, size=(60, 1))
+    curves = {"a": np.sin(9 * X[:40, 0]), "b": np.cos(9 * X[:, 0])}
+    federation = fg.Federation.from_arrays({name: (X[: len(y)], y) for name, y in curves.items()})
+    changes: dict[str, Any] = {"rounds": 30, "batch_size": 20, "learning_rate": 0.1}
+    method = fg.FGPR.as_published(**changes)
+    models = [
+        one.fit(federation, seed=0, progress=False)
+        for one in (method, fg.Separate.as_published(**changes), fg.Pooled.as_published(**changes))
+    ]
+    for model in models[:2]:
+        assert np.sqrt(np.mean((model.predict("b", X) - curves["b"]) ** 2)) < 0.15
+        assert model.history_["objective"][-1] < model.history_["objective"][0]
+    assert models[1].parameters_["a"]["lengthscale"] != models[1].parameters_["b"]["lengthscale"]
+    assert models[2].predict(None, X).shape == (60,)
+    alone = fg.Federation.from_arrays({"a": (X[:40], curves["a"])})
+    np.testing.assert_allclose(
+        vector(models[1].parameters_["a"]), vector(method.fit(alone, seed=0, progress=False).parameters_), rtol=1e-8
+    )
+
+
+def test_separate_to_convergence_is_the_best_that_scipy_finds_for_each_client() -> None:
+    model = fg.Separate().fit(FEDERATION, progress=False)
+    for name, (X, y) in zip(FEDERATION.names, PAIRS, strict=True):
+        X, y = (X - X.mean(0)) / X.std(0), (y - y.mean()) / y.std()
+        own = model.learned.personal[name]
+        found = fgpr_averaging.negative_log_likelihood(vector(own), X, y)
+
+        def value(u: Any, X: Any = X, y: Any = y) -> float:
+            return fgpr_averaging.negative_log_likelihood(np.exp(u), X, y)
+
+        bounds = [(np.log(1e-6), np.log(1e6))] * 2 + [(np.log(1e-4), np.log(1e6))]
+        best = min(
+            scipy.optimize.minimize(value, np.log([ell, 1.0, noise]), bounds=bounds, method="L-BFGS-B").fun
+            for ell in (0.3, 1.0, 3.0)
+            for noise in (0.01, 0.3)
+        )
+        assert found <= best + 1e-6
+
+
+def test_a_prior_counts_once_in_averaging_too() -> None:
+    """Full batches, small constant steps: averaging ends where equation 3's optimum with the prior's share is."""
+    prior = {"noise_variance": fg.LogNormal(mean=math.log(0.5), std=0.1)}
+    common: dict[str, Any] = {"priors": prior} | RAW
+    exact = fit(solver="exact", weighting="joint", **common)
+    equal = fg.Federation.from_arrays({name: (X[:12], y[:12]) for name, (X, y) in zip("abc", PAIRS, strict=True)})
+    exact = fg.FGPR(solver="exact", **common).fit(equal, progress=False)
+    averaged = fg.FGPR(rounds=1500, local_steps=1, optimiser="sgd", learning_rate=0.3, **common).fit(
+        equal, progress=False
+    )
+    np.testing.assert_allclose(vector(averaged.parameters_), vector(exact.parameters_), rtol=1e-3)
+    without = fg.FGPR(solver="exact", **RAW).fit(equal, progress=False)
+    assert abs(vector(without.parameters_)[2] / vector(exact.parameters_)[2] - 1) > 0.1
+
+
+def test_validation_puts_errors_of_held_out_rows_in_the_history_now_and_then() -> None:
+    train, held_out = FEDERATION.split(0.7, seed=0)
+    model = fg.FGPR(rounds=40, local_steps=1).fit(train, validation=held_out, progress=False)
+    seen = model.history_.filter(model.history_["validation_rmse"].is_not_null())
+    assert seen["round"].to_list() == [0, *range(1, 40, 2)]
+    last = model.evaluate(held_out).filter(client="pooled")
+    np.testing.assert_allclose(seen["validation_rmse"][-1], last["rmse"][0], rtol=1e-12)
+    np.testing.assert_allclose(seen["validation_nlpd"][-1], last["nlpd"][0], rtol=1e-12)
+
+
+def test_the_bar_shows_the_round_and_the_objective(capsys: Any, monkeypatch: Any) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # a terminal, as far as Rich can tell
+    monkeypatch.setenv("COLUMNS", "120")
+    fg.FGPR(rounds=3, local_steps=1).fit(FEDERATION)
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    for words in ("FGPR", "3/3", "objective "):
+        assert words in printed.err
+    fg.FGPR(rounds=3, local_steps=1).fit(FEDERATION, progress=False)
+    assert capsys.readouterr().err == ""
+
+
+def test_ctrl_c_while_standardising_stops_too(monkeypatch: Any) -> None:
+    from fedgauss.algorithms.moments import Moments
+    from fedgauss.errors import RunError
+
+    plain = Moments.server_update
+
+    def pressed(self: Moments, server: Any, total: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return plain(self, server, total)
+
+    monkeypatch.setattr(Moments, "server_update", pressed)
+    X = np.arange(14.0).reshape(2, 7)  # of a width that no other test has: what is compiled already is not traced again
+    wide = fg.Federation.from_arrays({"a": (X, np.arange(2.0))})
+    with pytest.raises(RunError, match="stopped before its first round finished"):
+        fg.FGPR(rounds=2).fit(wide, progress=False)

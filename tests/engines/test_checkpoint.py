@@ -407,7 +407,6 @@ def test_saving_over_a_model_leaves_the_old_or_the_new_one_wherever_it_fails(mod
     assert full.left > 0
 
 
-@pytest.mark.xfail(strict=True, reason="Polars raises a ComputeError of its own; `save` should hand over bytes")
 def test_a_disk_that_fills_up_while_saving_leaves_no_half_of_a_model(models: Any, tmp_path: Path) -> None:
     sizes = sorted({len(content) for content in contents(models[1].save(tmp_path / "sizes")).values()})
     models[0].save(tmp_path / "old")
@@ -486,18 +485,12 @@ def test_a_model_loaded_predicts_as_the_one_saved(models: Any, tmp_path: Path) -
         bare.predict("b", at)
 
 
-OTHERS_SPEAK = pytest.mark.xfail(strict=True, reason="`load` lets errors of Polars and safetensors through")
-
-
 @pytest.mark.parametrize(
     ("file", "damage"),
     [
         *((name, Path.unlink) for name in ("arrays.safetensors", "history.parquet", "ledger.parquet", "model.json")),
         ("model.json", cut),
-        *(
-            pytest.param(name, cut, marks=OTHERS_SPEAK)
-            for name in ("arrays.safetensors", "history.parquet", "ledger.parquet")
-        ),
+        *((name, cut) for name in ("arrays.safetensors", "history.parquet", "ledger.parquet")),
     ],
 )
 def test_a_model_that_is_not_whole_is_refused_with_a_message(

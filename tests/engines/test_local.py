@@ -196,13 +196,13 @@ def test_an_answer_that_is_not_finite_is_refused_by_name_and_the_rest_counted(ca
     outcomes = run.ledger.to_frame().filter(direction="up", client="b")["outcome"]
     assert set(outcomes) == {"refused"}
     assert run.clients.precision[1] == 0.0, "the sick client kept a state whose reply was not counted"
-    assert "refused answers that are not finite, from 'b'" in caplog.text
+    assert "refused 'b': the answer is not finite" in caplog.text
 
 
 def test_where_every_client_is_needed_a_sick_one_ends_the_run_by_name() -> None:
     run = make_run(algorithm=SickToyForAll(), federation=toy_world(sick="ac"))
     start = jax.device_get(run.server)
-    with pytest.raises(RunError, match=r"answer of every client, but 'a', 'c': their answers are not finite"):
+    with pytest.raises(RunError, match=r"answer of every client, but 'a', 'c': the answer is not finite"):
         run()
     np.testing.assert_array_equal(jax.tree.leaves(run.server), jax.tree.leaves(start))
     assert set(run.ledger.to_frame().filter(outcome="refused")["client"]) == {"a", "c"}
@@ -527,3 +527,24 @@ def test_callbacks_that_restore_start_first_and_all_end_whatever_happens() -> No
 def test_impossible_engines_are_refused_by_name(make: Any, words: str) -> None:
     with pytest.raises(SettingsError, match=words):
         make()
+
+
+def test_drawn_cohorts_of_clients_of_all_sizes_compile_a_few_times_only() -> None:
+    """Each bucket's part of the cohort varies from round to round; the arrays it is computed in must not."""
+    rows = (4,) * 40 + (3000,) * 12 + (90_000,) * 4
+    federation = Federation.from_arrays({f"{k:02}": (np.zeros((n, 1)), np.zeros(n)) for k, n in enumerate(rows)})
+    algorithm = Traced(label="buckets", updates=10_000)
+    run = make_run(algorithm=algorithm, federation=federation, schedule=Synchronous(cohort=14, by="uniform"))
+    assert len(run.worker.buckets) > 1
+    TRACES.clear()
+    for _ in range(60):
+        run.step()
+    assert len(TRACES) <= 24, "shapes times buckets, not cohorts"
+
+
+def test_a_client_draws_by_its_name_alone() -> None:
+    """Whoever else takes part, and wherever it stands, a client's draws are the same."""
+    alone = make_run(algorithm=DrawingToy(updates=1), federation=toy_world((1, 2, 5)).subset(["c"]))()
+    among = make_run(algorithm=DrawingToy(updates=1))()
+    assert alone.clients.precision[0] == among.clients.precision[2]
+    assert alone.clients.precision_mean[0] == among.clients.precision_mean[2]

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algorithms.catalogue import ALGORITHMS, EXACT, small_federation
+from algorithms.catalogue import EXACT, OURS, small_federation
 from engines.runs import make_run
 from fedgauss.algorithms.fgpr import DerivativesRequest, StartsRequest
 from fedgauss.algorithms.moments import Moments
@@ -93,7 +93,7 @@ def test_a_run_through_a_bad_network_writes_every_message_down() -> None:
 
 def test_every_array_of_a_message_is_said_in_words() -> None:
     """Whoever adds a message, or renames a field, says in `disclosure` what it tells."""
-    for algorithm in ALGORITHMS:
+    for algorithm in OURS:
         run = make_run(algorithm=algorithm, federation=small_federation())
         requests = [algorithm.request(run.server)]
         if isinstance(requests[0], StartsRequest):

@@ -1,12 +1,13 @@
 """A small algorithm with client state, for protocol tests: conjugate partitioned inference of one mean."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedgauss.algorithm import Data, FederatedAlgorithm, Key
+from fedgauss.algorithm import Data, FederatedAlgorithm, Key, Stacked
 
 
 class Natural(NamedTuple):
@@ -62,3 +63,15 @@ class ToyFactors(FederatedAlgorithm[Posterior, Natural, PosteriorRequest, Natura
     def server_update(self, server: Posterior, total: Natural) -> tuple[Posterior, Info]:
         natural = Natural(*(s + t for s, t in zip(server.natural, total, strict=True)))
         return Posterior(natural, server.updates + 1), Info(natural.precision)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StackedToy(ToyFactors):
+    """The toy, whose server adds up the stacked replies itself."""
+
+    combine = "stack"
+
+    def server_update(self, server: Posterior, total: Any) -> tuple[Posterior, Info]:
+        assert isinstance(total, Stacked)
+        added = jax.tree.map(lambda rows: jnp.where(total.counted, rows, jnp.nan), total.value)
+        return super().server_update(server, jax.tree.map(jnp.nansum, added))

@@ -12,7 +12,6 @@ import math
 import signal
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, ClassVar
@@ -26,7 +25,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from fedgauss.algorithm import Data, FederatedAlgorithm
 from fedgauss.buckets import Bucket, bucket
 from fedgauss.errors import RunError, SettingsError
-from fedgauss.exchange import Answers, Exchange, Rows, reply_shape
+from fedgauss.exchange import Answers, Exchange, Rows, client_idents, client_key, reply_shape
 from fedgauss.federation import Federation
 from fedgauss.ledger import Entry, Ledger
 from fedgauss.messages import message_name, named_leaves
@@ -182,10 +181,14 @@ class Run:
         request = self.algorithm.request(self.server)
         if request is None:
             return False
-        if isinstance(self.schedule, Asynchronous):
+        needs_every = self.algorithm.needs_every(request)
+        if isinstance(self.schedule, Asynchronous) and not needs_every:
             answers, info, asked = self._absorb_next(self.schedule, request)
+        elif isinstance(self.schedule, Asynchronous) or needs_every:
+            answers, info, asked = self._ask_and_wait(request, np.arange(len(self.names)), needs_every)
         else:
-            answers, info, asked = self._ask_and_wait(self.schedule, request)
+            cohort = self.schedule.select(self.exchange.round, self.sizes, seed=self.seed)
+            answers, info, asked = self._ask_and_wait(request, cohort, needs_every)
         entries = self.ledger.entries[first_entry:]
 
         def total(direction: str) -> int:
@@ -196,8 +199,6 @@ class Run:
             return [n for e in found for n in ([self.names[c] for c in e.clients] if e.clients else self.names)]
 
         refused = clients("refused")
-        if refused:
-            logger.warning("round %d: refused answers that are not finite, from %s", round_number, _listed(refused))
         row = {
             "round": round_number,
             "request": answers.request,
@@ -215,10 +216,8 @@ class Run:
         self.history.append(row)
         return True
 
-    def _ask_and_wait(self, schedule: Schedule, request: Any) -> tuple[Answers, Any, int]:
-        assert not isinstance(schedule, Asynchronous)
+    def _ask_and_wait(self, request: Any, cohort: Positions, needs_every: bool) -> tuple[Answers, Any, int]:
         exchange, network = self.exchange, self.engine.network
-        cohort = schedule.select(exchange.round, self.sizes, seed=self.seed)
         answers = exchange.ask(request, cohort)
         arrived = np.zeros(len(cohort), dtype=bool)
         twice = np.zeros(len(cohort), dtype=bool)
@@ -235,18 +234,17 @@ class Run:
             all_came = bool(came[silent].all())
             slowest = float(delay[came].max(initial=0.0))
             self.clock += slowest if all_came or math.isinf(network.timeout) else network.timeout
-            if arrived.all() or (self.algorithm.quorum == "some" and arrived.any()):
+            if arrived.all() or (arrived.any() and not needs_every):
                 break
         else:
-            self._give_up(answers, cohort[~arrived], f"silent after {self.engine.retries + 1} requests")
-        if self.algorithm.quorum == "every":
-            refused = cohort[~exchange.is_fine(answers, cohort)]
-            if len(refused):
-                exchange.write(answers, refused, "refused")
-                self._give_up(answers, refused, "their answers are not finite")
+            silent_for = f"silent after {self.engine.retries + 1} requests"
+            self._give_up(answers, dict.fromkeys(cohort[~arrived].tolist(), silent_for))
+        if needs_every and (refused := exchange.refusals(answers, cohort)):
+            exchange.write(answers, np.array(list(refused)), "refused")
+            self._give_up(answers, refused)
         info = exchange.deliver(answers, np.concatenate([cohort[arrived], cohort[twice]]))
         if info is None:
-            self._give_up(answers, cohort[arrived], "their answers are not finite")
+            self._give_up(answers, exchange.refusals(answers, cohort[arrived]))
         exchange.close(answers)
         return answers, info, len(cohort)
 
@@ -255,13 +253,14 @@ class Run:
         message, arrays = message_name(answers.asked), answers.shape.request_arrays
         self.ledger.write(Entry(self.exchange.round, answers.request, "down", message, arrays, who, "sent again"))
 
-    def _give_up(self, answers: Answers, clients: Positions, why: str) -> None:
-        names = [self.names[c] for c in clients]
-        needed = "every client" if self.algorithm.quorum == "every" else "at least one client"
+    def _give_up(self, answers: Answers, clients: dict[int, str]) -> None:
+        """End the run: these clients, by position, were needed and did not answer, each for its reason."""
+        exchange = self.exchange
+        needed = "every client" if self.algorithm.needs_every(answers.asked) else "at least one client"
         raise RunError(
             f"round {self.exchange.round}, request {answers.request} of {type(self.algorithm).__name__}: needs the"
-            f" answer of {needed}, but"
-            f" {_listed(names)}: {why}. The last finished round is kept; check these clients and run again."
+            f" answer of {needed}, but {exchange.in_words(clients)}."
+            " The last finished round is kept; check these clients and run again."
         )
 
     def _absorb_next(self, schedule: Asynchronous, request: Any) -> tuple[Answers, Any, int]:
@@ -278,11 +277,13 @@ class Run:
             misses += bool(exchange.is_awaited(answers, answers.positions).all())
             if is_lost:
                 exchange.write(answers, answers.positions, "lost")
+            elif type(answers.asked) is not type(request):  # to a question of an earlier phase
+                exchange.write(answers, answers.positions, "late")
             elif (info := exchange.deliver(answers, answers.positions)) is not None:
                 return answers, info, asked
             exchange.close(answers)
             if misses > (self.engine.retries + 1) * num_clients:
-                self._give_up(answers, np.arange(num_clients), f"no answer counted in {misses} attempts")
+                self._give_up(answers, dict.fromkeys(range(num_clients), f"no answer counted in {misses} attempts"))
 
     def _send(self, request: Any, client: Positions) -> None:
         network = self.engine.network
@@ -328,13 +329,8 @@ class Run:
         for arrival, numbers, asked, positions, proposals, replies in state["in_flight"]:
             event, is_lost, request_id = (int(n) for n in numbers)
             shape = reply_shape(self.algorithm, asked, self.worker)
-            answers = Answers(request_id, asked, shape, positions, proposals, replies)
+            answers = Answers(request_id, asked, shape, positions, proposals, replies, {})
             self._in_flight.append((float(arrival), event, bool(is_lost), answers))
-
-
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(f"'{name}'" for name in names[:5])
-    return shown + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 @contextmanager
@@ -375,7 +371,7 @@ class LocalWorker:
         self.devices = min(devices or jax.local_device_count(), jax.local_device_count(), len(federation))
         self.key = jax.random.fold_in(jax.random.key(seed), 1)
         self.weights = np.asarray(weights, dtype=np.float64)
-        self.idents = np.array([zlib.crc32(name.encode()) for name in federation.names], dtype=np.uint32)
+        self.idents = client_idents(federation.names)
         self.buckets = bucket(federation, cost_exponent=algorithm.cost_exponent)
         self.columns = len(federation.inputs), len(federation.targets)
         self.bucket_of = np.empty(len(federation), dtype=np.int64)
@@ -404,7 +400,7 @@ class LocalWorker:
             if whole and number in self._layouts:
                 layout = self._layouts[number]
             else:
-                layout = self._layout(number, self.row_of[positions[where]])
+                layout = self._layout(number, self.row_of[positions[where]], whole)
             if whole:
                 self._layouts[number] = layout
             data, idents = self._data(number, layout, whole)
@@ -419,12 +415,18 @@ class LocalWorker:
         assert replies is not None
         return proposals, replies
 
-    def _layout(self, number: int, rows: Positions) -> "_Layout":
-        """Deal the clients to the devices, largest first, so that each has about the same work."""
+    def _layout(self, number: int, rows: Positions, whole: bool) -> "_Layout":
+        """Deal the clients to the devices, largest first, so that each has about the same work.
+
+        How many of a drawn cohort fall into a bucket changes from round to round; rounding their number up, to one of
+        two between powers of two, keeps the compilations few.
+        """
         one = self.buckets[number]
         devices = min(self.devices, len(rows))
         largest_first = np.argsort(-one.num_rows[rows], kind="stable")
         share = -(-len(rows) // devices)
+        if not whole and len(self.buckets) > 1:
+            share = min(_rounded_up(share), -(-len(one.indices) // devices))
         fits = max(1, _TOGETHER // max(1, self.algorithm.client_bytes(one.X.shape[1])))
         together = -(-share // -(-share // fits))
         share = -(-share // together) * together
@@ -446,6 +448,12 @@ class LocalWorker:
     def _take(self, one: Bucket, rows: Positions) -> Data:
         parts: tuple[Any, ...] = one.X[rows], one.Y[rows], one.num_rows[rows], self.weights[one.indices[rows]]
         return Data(*parts)
+
+
+def _rounded_up(number: int) -> int:
+    """1, 2, 3, 4, 6, 8, 12, 16, ...: the next of these."""
+    power = 1 << (number - 1).bit_length()
+    return 3 * power // 4 if number <= 3 * power // 4 else power
 
 
 @dataclasses.dataclass(frozen=True)
@@ -471,7 +479,7 @@ def _mesh(devices: int) -> Any:
 def _compiled_cohort(algorithm: FederatedAlgorithm[Any, Any, Any, Any], devices: int, together: int) -> Any:
     def one(request: Any, request_id: Any, key: Any, args: Any) -> tuple[Any, Any]:
         state, data, ident = args
-        own = jax.random.fold_in(jax.random.fold_in(key, request_id), ident)
+        own = client_key(jax.random.fold_in(key, request_id), ident)
         proposal, reply = algorithm.client_update(request, state, data, own)
         return proposal, ravel_pytree(reply)[0]
 

@@ -1,0 +1,404 @@
+"""Exact Gaussian processes: the likelihood and its derivatives, jitter, and the dense posterior, against equations."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jax.flatten_util import ravel_pytree
+
+from fedgauss.errors import NotPositiveDefiniteError
+from fedgauss.gp.exact import (
+    DensePosterior,
+    negative_log_marginal_likelihood,
+    negative_log_marginal_likelihood_derivatives,
+)
+from fedgauss.gp.kernels import (
+    RBF,
+    Kernel,
+    Linear,
+    Matern12,
+    Matern32,
+    Matern52,
+    Parameters,
+    Periodic,
+    Polynomial,
+    RationalQuadratic,
+    to_config,
+)
+from fedgauss.linalg import JITTERS, cholesky, host_cholesky, inverse_from_cholesky
+from reference import dense_gp
+
+COMPOUND = RBF(ard=True) * Linear() + Periodic()
+KERNELS: list[Kernel] = [
+    RBF(),
+    RBF(ard=True, active=(1, 0)),
+    Matern12(ard=True),
+    Matern52(ard=True),
+    RationalQuadratic(),
+    Polynomial(),
+    COMPOUND,
+    Matern32() * (RationalQuadratic() + Linear()),
+]
+every_kernel = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+some_kernels = pytest.mark.parametrize("kernel", [RBF(), Matern52(ard=True), COMPOUND], ids=lambda kernel: kernel.name)
+
+
+def data(rows: int, seed: int = 0, columns: int = 2) -> tuple[Any, Any]:
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(rows, columns)), 2.0 * rng.normal(size=rows)
+
+
+def some_parameters(kernel: Kernel, noise_variance: float = 0.3, seed: int = 7) -> Parameters:
+    """The starting values, each moved by its own factor, and noise."""
+    rng = np.random.default_rng(seed)
+    moved: Parameters = jax.tree.map(
+        lambda value: np.asarray(value * rng.uniform(0.6, 1.6, value.shape)), kernel.start(2)
+    )
+    return moved | {"noise_variance": np.array(noise_variance)}
+
+
+def with_padding(X: Any, y: Any, rows: int, value: float) -> tuple[Any, Any]:
+    """Rows added at the end, all of one value."""
+    return np.pad(X, [(0, rows), (0, 0)], constant_values=value), np.pad(y, (0, rows), constant_values=value)
+
+
+def numpy_unravel(tree: Any) -> Callable[[Any], Any]:
+    """From a vector, which may be complex, to parameters."""
+    leaves, structure = jax.tree.flatten(tree)
+    ends = np.cumsum([leaf.size for leaf in leaves])[:-1]
+
+    def unravel(vector: Any) -> Any:
+        pieces = np.split(vector, ends)
+        return jax.tree.unflatten(structure, [p.reshape(leaf.shape) for p, leaf in zip(pieces, leaves, strict=True)])
+
+    return unravel
+
+
+def reference_covariance(kernel: Kernel, parameters: Parameters, X: Any) -> Any:
+    return dense_gp.gram(to_config(kernel), parameters, X, X) + parameters["noise_variance"] * np.eye(len(X))
+
+
+def reference_gradient(kernel: Kernel, unravel: Callable[[Any], Parameters], vector: Any, X: Any, y: Any) -> Any:
+    """With respect to the vector; derivatives of the covariance are by complex steps."""
+    dK = dense_gp.derivatives(lambda vector: reference_covariance(kernel, unravel(vector), X), vector)
+    return dense_gp.gradient(reference_covariance(kernel, unravel(vector), X), dK, y)
+
+
+def on_jax(tree: Any) -> Any:
+    return jax.tree.map(jnp.asarray, tree)
+
+
+def derivatives(kernel: Kernel, parameters: Parameters, X: Any, y: Any, count: Any = None) -> Any:
+    """Value, gradient and Hessian with respect to the logarithms of the parameters, and those."""
+    logs, unravel = ravel_pytree(on_jax(jax.tree.map(np.log, parameters)))
+
+    def constrained(vector: Any) -> Any:
+        return jax.tree.map(jnp.exp, unravel(vector))
+
+    @jax.jit
+    def run(vector: Any, X: Any, y: Any, count: Any) -> Any:
+        return negative_log_marginal_likelihood_derivatives(kernel, constrained, vector, X, y, count)
+
+    return run(logs, X, y, count), logs, constrained
+
+
+# The likelihood ----------------------------------------------------------------------------------------------------
+
+
+@every_kernel
+@pytest.mark.parametrize("rows", [1, 9])
+def test_value_is_the_equation(kernel: Kernel, rows: int) -> None:
+    (X, y), parameters = data(rows), some_parameters(kernel)
+    expected = dense_gp.negative_log_marginal_likelihood(reference_covariance(kernel, parameters, X), y)
+    assert float(negative_log_marginal_likelihood(kernel, parameters, X, y)) == pytest.approx(expected, rel=1e-10)
+
+
+@every_kernel
+def test_gradient_in_parameters_and_noise_is_the_equation(kernel: Kernel) -> None:
+    (X, y), parameters = data(9), some_parameters(kernel)
+    gradient = jax.grad(lambda parameters: negative_log_marginal_likelihood(kernel, parameters, X, y))(
+        on_jax(parameters)
+    )
+    vector, _ = ravel_pytree(parameters)
+    expected = reference_gradient(kernel, numpy_unravel(parameters), np.asarray(vector), X, y)
+    np.testing.assert_allclose(ravel_pytree(gradient)[0], expected, rtol=1e-10, atol=1e-10)
+
+
+def test_gradient_in_targets_and_inputs_scales_with_what_comes_after() -> None:
+    (X, y), parameters = data(9), some_parameters(COMPOUND)
+
+    def value(X: Any, y: Any) -> Any:
+        return -3.0 * negative_log_marginal_likelihood(COMPOUND, parameters, X, y)
+
+    in_X, in_y = jax.grad(value, argnums=(0, 1))(jnp.asarray(X), jnp.asarray(y))
+    K = reference_covariance(COMPOUND, parameters, X)
+    np.testing.assert_allclose(in_y, -3.0 * np.linalg.solve(K, y), rtol=1e-10)
+    dK = dense_gp.derivatives(lambda x: reference_covariance(COMPOUND, parameters, x.reshape(X.shape)), X.ravel())
+    np.testing.assert_allclose(np.ravel(in_X), -3.0 * dense_gp.gradient(K, dK, y), rtol=1e-10, atol=1e-10)
+
+
+def value_and_gradients(kernel: Kernel) -> Callable[..., Any]:
+    """Of parameters, inputs, targets and count; the gradient in all but the count."""
+    return jax.value_and_grad(
+        lambda parameters, X, y, count: negative_log_marginal_likelihood(kernel, parameters, X, y, count),
+        argnums=(0, 1, 2),
+    )
+
+
+padded_value_and_gradients = jax.jit(value_and_gradients(COMPOUND))
+
+
+@given(fill=st.floats(-1e6, 1e6), count=st.integers(1, 8), seed=st.integers(0, 100))
+def test_padding_rows_change_nothing(fill: float, count: int, seed: int) -> None:
+    (X, y), parameters = data(count, seed), some_parameters(COMPOUND, seed=seed)
+    value, gradients = value_and_gradients(COMPOUND)(on_jax(parameters), X, y, None)
+    padded = padded_value_and_gradients(on_jax(parameters), *with_padding(X, y, 11 - count, fill), jnp.array(count))
+    assert float(padded[0]) == pytest.approx(float(value), rel=1e-12, abs=1e-12)
+    for a, b in zip(ravel_pytree(padded[1][0]), ravel_pytree(gradients[0]), strict=True):
+        if not callable(a):
+            np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
+    for a, b in zip(padded[1][1:], gradients[1:], strict=True):
+        np.testing.assert_allclose(a[:count], b, rtol=1e-12, atol=1e-12)
+        assert np.all(a[count:] == 0.0)
+
+
+def test_no_data_cost_nothing() -> None:
+    X, y = data(4)
+    value, gradients = padded_value_and_gradients(on_jax(some_parameters(COMPOUND)), X, y, jnp.array(0))
+    assert float(value) == 0.0
+    assert np.all(ravel_pytree(gradients)[0] == 0.0)
+
+
+def test_batches_of_clients() -> None:
+    counts = np.array([3, 9, 0, 6])
+    X, y = (np.stack(part) for part in zip(*[data(9, seed) for seed in range(4)], strict=True))
+    parameters = [on_jax(some_parameters(COMPOUND, seed=seed)) for seed in range(4)]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *parameters)
+    batch = jax.jit(jax.vmap(value_and_gradients(COMPOUND)))(stacked, X, y, counts)
+    for i, count in enumerate(counts):
+        one = padded_value_and_gradients(parameters[i], X[i], y[i], jnp.asarray(count))
+        jax.tree.map(
+            lambda a, b, i=i: np.testing.assert_allclose(a[i], b, rtol=1e-12, atol=1e-12),  # type: ignore[misc]
+            batch,
+            one,
+        )
+
+
+# Value, gradient and Hessian ---------------------------------------------------------------------------------------
+
+
+@some_kernels
+@pytest.mark.parametrize("padding", [0, 4])
+def test_gradient_and_hessian_are_derivatives_of_the_value(kernel: Kernel, padding: int) -> None:
+    (X, y), parameters = data(8), some_parameters(kernel)
+    count = None if padding == 0 else jnp.array(8)
+    padded = with_padding(X, y, padding, 3.0)
+    (value, gradient, hessian), logs, constrained = derivatives(kernel, parameters, *padded, count)
+
+    def of_logs(logs: Any) -> Any:
+        return negative_log_marginal_likelihood(kernel, constrained(logs), X, y)
+
+    assert float(value) == pytest.approx(float(of_logs(logs)), rel=1e-12)
+    np.testing.assert_allclose(gradient, jax.grad(of_logs)(logs), rtol=1e-10, atol=1e-10)
+
+    unravel = numpy_unravel(parameters)
+
+    def reference(logs: Any) -> Any:
+        return reference_gradient(kernel, lambda logs: unravel(np.exp(logs)), logs, X, y)
+
+    h = 1e-4
+    logs = np.asarray(logs)
+    steps = h * np.eye(len(logs))
+    # two central differences, so that their error is h^4
+    once = np.stack([(reference(logs + e) - reference(logs - e)) / (2 * h) for e in steps])
+    twice = np.stack([(reference(logs + 2 * e) - reference(logs - 2 * e)) / (4 * h) for e in steps])
+    np.testing.assert_allclose(hessian, (4 * once - twice) / 3, rtol=1e-8, atol=1e-8)
+    np.testing.assert_array_equal(hessian, hessian.T)
+
+
+@pytest.mark.parametrize(
+    "kernel", [RBF(), Matern52(ard=True), RBF(ard=True) * Matern32() + Matern12()], ids=lambda kernel: kernel.name
+)
+def test_independent_clients_add(kernel: Kernel) -> None:
+    """Clients so far apart that covariances between them are zero."""
+    parameters = some_parameters(kernel)
+    sizes = [5, 1, 8]
+    clients = [data(size, seed) for seed, size in enumerate(sizes)]
+    clients = [(X + 1e4 * i, y) for i, (X, y) in enumerate(clients)]
+    union = np.concatenate([X for X, _ in clients]), np.concatenate([y for _, y in clients])
+    together, _, _ = derivatives(kernel, parameters, *union)
+    apart = [derivatives(kernel, parameters, *with_padding(X, y, 9 - len(y), 0.5), len(y))[0] for X, y in clients]
+    for whole, parts in zip(together, zip(*apart, strict=True), strict=True):
+        np.testing.assert_allclose(whole, sum(parts), rtol=1e-10, atol=1e-10)
+
+
+# Jitter ------------------------------------------------------------------------------------------------------------
+
+
+def indefinite(by: float, scale: float = 1.0) -> Any:
+    """A matrix of mean diagonal `scale` whose least eigenvalue is `-by * scale`."""
+    K = np.eye(5)
+    K[1, 4] = K[4, 1] = 1.0 + by
+    return scale * K
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e6, 1e-6])
+@pytest.mark.parametrize(("by", "jitter"), [(-0.1, 0.0), (3e-11, 1e-10), (3e-9, 1e-8), (3e-7, 1e-6), (3e-5, 1e-4)])
+def test_the_smallest_jitter_that_works_is_used_and_is_relative(by: float, jitter: float, scale: float) -> None:
+    K = indefinite(by, scale)
+    for L, used in (cholesky(K), host_cholesky(K, "K"), jax.jit(cholesky)(K)):
+        assert float(used) == jitter
+        L = np.asarray(L)
+        np.testing.assert_array_equal(L, np.tril(L))
+        np.testing.assert_allclose(L @ L.T, K + jitter * scale * np.eye(5), rtol=1e-14, atol=1e-14 * scale)
+
+
+def test_jitter_may_be_relative_to_another_scale() -> None:
+    K = indefinite(3e-7)
+    for L, used in (cholesky(K, np.array(1e4)), host_cholesky(K, "K", scale=1e4)):
+        assert float(used) == 1e-10
+        np.testing.assert_allclose(np.asarray(L @ L.T), K + 1e-6 * np.eye(5), rtol=1e-14, atol=1e-14)
+
+
+def test_each_matrix_of_a_batch_has_its_own_jitter() -> None:
+    L, jitter = jax.jit(jax.vmap(cholesky))(np.stack([indefinite(by) for by in (3e-7, -0.1, 0.1, 3e-11)]))
+    assert jitter.tolist() == [1e-6, 0.0, JITTERS[-1], 1e-10]
+    assert np.isnan(L).all(axis=(1, 2)).tolist() == [False, False, True, False]
+    assert np.isnan(L).any(axis=(1, 2)).tolist() == [False, False, True, False]
+
+
+def test_no_jitter_helps_an_indefinite_matrix() -> None:
+    assert np.all(np.isnan(cholesky(indefinite(1e-3))[0]))
+    with pytest.raises(NotPositiveDefiniteError, match="^this is not .* 0, 1e-10, 1e-08, 1e-06, 0.0001 times its mean"):
+        host_cholesky(indefinite(1e-3), "this")
+    with pytest.raises(NotPositiveDefiniteError, match="^this holds NaN or infinity"):
+        host_cholesky(np.full((2, 2), np.nan), "this")
+
+
+def test_a_negative_variance_gives_nan_or_a_message() -> None:
+    X, y = data(6)
+    parameters = [some_parameters(RBF(), noise_variance) for noise_variance in (0.3, -0.9)]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *parameters)
+    values, gradients = jax.vmap(
+        jax.value_and_grad(lambda parameters: negative_log_marginal_likelihood(RBF(), parameters, X, y))
+    )(stacked)
+    assert np.isnan(values).tolist() == [False, True]
+    for leaf in jax.tree.leaves(gradients):
+        assert np.isnan(leaf.reshape(2, -1)).all(axis=1).tolist() == [False, True]
+    with pytest.raises(NotPositiveDefiniteError, match="covariance of 6 training inputs .* 0, 1e-10, .*, 0.0001 times"):
+        DensePosterior.condition(RBF(), parameters[1], X, y)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e6, 1e-6])
+def test_equal_inputs_without_noise_take_jitter(scale: float) -> None:
+    X, y = data(4)
+    twice = np.concatenate([X, X]), np.concatenate([y, y])
+    parameters = some_parameters(RBF(), noise_variance=0.0)
+    parameters["variance"] = np.array(scale)
+    posterior = DensePosterior.condition(RBF(), parameters, *twice)
+    assert posterior.notes == {"jitter": 1e-10}
+    np.testing.assert_allclose(posterior.predict(X).mean, y, rtol=1e-6)
+    value = float(negative_log_marginal_likelihood(RBF(), parameters, *twice))
+    K = reference_covariance(RBF(), parameters, twice[0]) + 1e-10 * scale * np.eye(8)
+    assert value == pytest.approx(dense_gp.negative_log_marginal_likelihood(K, twice[1]), rel=1e-5)
+    assert DensePosterior.condition(RBF(), parameters, X, y).notes == {"jitter": 0.0}
+    with_noise = parameters | {"noise_variance": np.array(1e-3 * scale)}
+    assert DensePosterior.condition(RBF(), with_noise, *twice).notes == {"jitter": 0.0}
+
+
+@pytest.mark.parametrize("size", [1, 2, 31, 32, 33, 63, 64, 65, 129])
+def test_inverse_from_a_cholesky_factor(size: int) -> None:
+    A = np.random.default_rng(size).normal(size=(size, size + 3))
+    K = A @ A.T / size + 0.5 * np.eye(size)
+    inverse = np.asarray(jax.jit(inverse_from_cholesky)(np.linalg.cholesky(K)))
+    np.testing.assert_allclose(inverse, np.linalg.inv(K), rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(inverse, inverse.T, rtol=1e-13, atol=1e-13)
+
+
+# The posterior -----------------------------------------------------------------------------------------------------
+
+
+def reference_posterior(kernel: Kernel, parameters: Parameters, X: Any, y: Any, X_new: Any) -> tuple[Any, Any]:
+    config = to_config(kernel)
+    Ksx = dense_gp.gram(config, parameters, X_new, X)
+    Kss = dense_gp.gram(config, parameters, X_new, X_new)
+    return dense_gp.posterior(reference_covariance(kernel, parameters, X), Ksx, Kss, y)
+
+
+@every_kernel
+@pytest.mark.parametrize("rows", [1, 10])
+@pytest.mark.parametrize("new_rows", [1, 7])
+def test_posterior_is_the_equation(kernel: Kernel, rows: int, new_rows: int) -> None:
+    (X, y), (X_new, _), parameters = data(rows), data(new_rows, seed=1), some_parameters(kernel)
+    posterior = DensePosterior.condition(kernel, parameters, X, y)
+    mean, covariance = reference_posterior(kernel, parameters, X, y, X_new)
+    prediction = posterior.predict(X_new)
+    np.testing.assert_allclose(prediction.mean, mean, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(prediction.variance, np.diag(covariance), rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(posterior.covariance(X_new), covariance, rtol=1e-10, atol=1e-10)
+    assert prediction.clamped == 0
+    assert posterior.notes == {"jitter": 0.0}
+    assert posterior.kind == "dense"
+
+
+@pytest.mark.parametrize("new_rows", [1024, 1025, 2100])
+def test_posterior_at_more_rows_than_fit_in_one_call(new_rows: int) -> None:
+    (X, y), (X_new, _), parameters = data(5), data(new_rows, seed=1), some_parameters(Matern52(ard=True))
+    prediction = DensePosterior.condition(Matern52(ard=True), parameters, X, y).predict(X_new)
+    assert prediction.mean.shape == prediction.variance.shape == (new_rows,)
+    for t in [*range(0, new_rows, 97), 1022, 1023, *range(1024, min(new_rows, 1030)), new_rows - 1]:
+        mean, covariance = reference_posterior(Matern52(ard=True), parameters, X, y, X_new[t : t + 1])
+        assert prediction.mean[t] == pytest.approx(mean[0], rel=1e-10, abs=1e-10)
+        assert prediction.variance[t] == pytest.approx(covariance[0, 0], rel=1e-10)
+
+
+@given(seed=st.integers(0, 10_000), noise_variance=st.floats(1e-6, 10.0), index=st.integers(0, len(KERNELS) - 1))
+def test_data_never_add_variance(seed: int, noise_variance: float, index: int) -> None:
+    (X, y), parameters = data(12, seed), some_parameters(KERNELS[index], noise_variance, seed)
+    X_new = np.concatenate([X, data(12, seed + 1)[0], [[100.0, -100.0]]])
+    variance = DensePosterior.condition(KERNELS[index], parameters, X, y).predict(X_new).variance
+    prior = np.asarray(KERNELS[index].diagonal(parameters, X_new))
+    assert np.all(variance <= prior)
+    assert np.all(variance >= 0.0)
+    fewer = DensePosterior.condition(KERNELS[index], parameters, X[:5], y[:5]).predict(X_new).variance
+    assert np.all(variance <= fewer + 1e-9 * prior)
+
+
+def test_nothing_is_left_to_learn_at_a_training_input_without_noise() -> None:
+    (X, y), parameters = data(30), some_parameters(Matern32(), noise_variance=1e-15)
+    posterior = DensePosterior.condition(Matern32(), parameters, X, y)
+    prediction = posterior.predict(X)
+    np.testing.assert_allclose(prediction.mean, y, rtol=1e-9)
+    assert np.all(prediction.variance >= 0.0)
+    assert np.all(prediction.variance < 1e-12)
+    rounded = np.diag(posterior.covariance(X))
+    assert prediction.clamped > 0
+    assert prediction.clamped == int(np.sum(prediction.variance == 0.0))
+    np.testing.assert_allclose(prediction.variance, np.maximum(rounded, 0.0), atol=1e-13)
+
+
+def test_draws_have_the_mean_and_covariance_of_the_posterior() -> None:
+    """Each entry within five standard errors."""
+    num_samples = 100_000
+    (X, y), (X_new, _), parameters = data(4), data(5, seed=1), some_parameters(RBF())
+    posterior = DensePosterior.condition(RBF(), parameters, X, y)
+    draws = posterior.sample(jax.random.key(0), X_new, num_samples)
+    assert draws.shape == (num_samples, 5)
+    mean, covariance = reference_posterior(RBF(), parameters, X, y, X_new)
+    variance = np.diag(covariance)
+    assert np.all(np.abs(draws.mean(0) - mean) < 5 * np.sqrt(variance / num_samples))
+    error = np.sqrt((np.outer(variance, variance) + covariance**2) / num_samples)
+    assert np.all(np.abs(np.cov(draws.T) - covariance) < 5 * error)
+    np.testing.assert_array_equal(draws, posterior.sample(jax.random.key(0), X_new, num_samples))
+
+
+def test_draws_at_training_inputs_without_noise_are_the_targets() -> None:
+    (X, y), parameters = data(8), some_parameters(Matern32(), noise_variance=1e-12)
+    parameters["variance"] = np.array(1e4)
+    draws = DensePosterior.condition(Matern32(), parameters, X, y).sample(jax.random.key(0), X, 20)
+    np.testing.assert_allclose(draws, np.tile(y, (20, 1)), atol=0.05)  # jitter of 1e-10 times 1e4, 50 times
