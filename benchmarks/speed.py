@@ -57,7 +57,7 @@ def fedgauss_update(batch: int, cores: int) -> dict[str, float]:
         kernel=fg.kernels.RBF(ard=True), batch_size=batch, local_steps=STEPS, learning_rate=RATE, rounds=10_000
     )
     run = Run(
-        method._algorithm(method._space(D, 1.0)), federation, schedule=fg.Synchronous(),
+        method._algorithm(method._space(D, 1.0), num_rows=federation.num_rows), federation, schedule=fg.Synchronous(),
         engine=fg.Local(devices=cores), seed=0,
     )  # fmt: skip
     import threadpoolctl

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 import json
 import os
 from collections.abc import Mapping
@@ -21,8 +22,8 @@ from fedgauss.federation import Client, Federation, align_inputs
 from fedgauss.files import parquet_bytes, read_json, replace_folder
 from fedgauss.gp.condition import Choice, condition
 from fedgauss.gp.exact import negative_log_marginal_likelihood
-from fedgauss.gp.kernels import Kernel, Parameters, from_config, scale_parameters, to_config
-from fedgauss.gp.parameters import Flat, flatten, unflatten
+from fedgauss.gp.kernels import Kernel, Parameters, scale_parameters
+from fedgauss.gp.parameters import Flat, Space, flatten, unflatten
 from fedgauss.gp.posterior import Posterior
 from fedgauss.messages import from_bytes, to_bytes
 from fedgauss.runtime import prepare
@@ -42,11 +43,10 @@ class Learned:
     Args:
         method: "FGPR", "Separate" or "Pooled".
         settings: The method's settings as plain values.
-        kernel: The prior's covariance.
+        space: The model's hyper-parameters: kernel, box, priors, and where they start.
         shared: Shared parameters by name, in the model's units.
         personal: By client, the parameters that stayed with it, in the model's units.
-        start: Where parameters start, for those that a new client has to fit for itself.
-        noise_floor: The least noise variance, in the model's units.
+        own_scales: By client, what its inputs and targets were divided by, where every parameter is its own.
         scaling: From the user's units to the model's.
         names: The clients.
         inputs: Input columns.
@@ -56,16 +56,25 @@ class Learned:
 
     method: str
     settings: dict[str, Any]
-    kernel: Kernel
+    space: Space
     shared: Flat
     personal: dict[str, Flat]
-    start: Flat
-    noise_floor: float
+    own_scales: dict[str, Flat]
     scaling: Scaling
     names: tuple[str, ...]
     inputs: tuple[str, ...]
     target: str
     posterior: Choice
+
+    @property
+    def kernel(self) -> Kernel:
+        """The prior's covariance."""
+        return self.space.kernel
+
+    @functools.cached_property
+    def start(self) -> Flat:
+        """Where parameters start."""
+        return {name: np.asarray(value) for name, value in self.space.named(self.space.first()).items()}
 
 
 class FittedPrior:
@@ -228,31 +237,33 @@ class FittedPrior:
         return posterior, units, float(flat["noise_variance"])
 
     def _fit_missing(self, X: Any, y: Any) -> Flat:
-        """A new client's personal parameters: the most likely ones for its rows, given the shared."""
+        """A new client's personal parameters: the most likely ones for its rows and priors, given the shared."""
         learned = self.learned
         missing = [name for name in learned.start if name not in learned.shared]
         if not missing:
             return {}
-        X, y = X[:_FIT_ROWS], y[:_FIT_ROWS]
-        start = {name: jnp.asarray(learned.start[name]) for name in missing}
-        flat, unravel = jax.flatten_util.ravel_pytree(start)
+        every = -(-len(X) // _FIT_ROWS)
+        X, y, space = jnp.asarray(X[::every]), jnp.asarray(y[::every]), learned.space
+        free = np.flatnonzero(space.select(tuple(missing), "personal"))
+        known = space.ravel(learned.start | learned.shared)
+        low, high = space.box()
+
+        def theta(u: Any) -> Any:
+            return known.at[free].set(jnp.exp(u))
 
         @jax.jit
         @jax.value_and_grad
         def objective(u: Any) -> Any:
-            parameters = unflatten(learned.shared | unravel(jnp.exp(u)))
-            return negative_log_marginal_likelihood(learned.kernel, parameters, jnp.asarray(X), jnp.asarray(y))
+            value = negative_log_marginal_likelihood(learned.kernel, space.unravel(theta(u)), X, y)
+            return value - jnp.sum(space.log_prior(theta(u))[free])
 
-        floors = unravel(jnp.full(flat.shape, 1e-6)) | (
-            {"noise_variance": jnp.asarray(learned.noise_floor)} if "noise_variance" in missing else {}
-        )
-        low = np.log(np.asarray(jax.flatten_util.ravel_pytree(floors)[0]))
+        bounds = np.log(np.stack([low, np.minimum(high, space.ceilings())], axis=1)[free])
         best = scipy.optimize.minimize(
-            lambda u: tuple(map(np.asarray, objective(u))), np.log(flat), jac=True, method="L-BFGS-B",
-            bounds=[(bound, np.log(1e6)) for bound in low],
+            lambda u: tuple(map(np.asarray, objective(u))), np.log(known[free]), jac=True, method="L-BFGS-B",
+            bounds=bounds,
         )  # fmt: skip
-        found: Flat = jax.tree.map(np.asarray, unravel(jnp.exp(jnp.asarray(best.x))))
-        return found
+        found = space.named(np.asarray(theta(best.x)))
+        return {name: found[name] for name in missing}
 
     # --- what was learned ----------------------------------------------------------------------------------------
 
@@ -331,8 +342,17 @@ class FittedSeparate(FittedPrior):
 
     @property
     def parameters_(self) -> dict[str, Parameters]:
-        """By client, its own parameters. Variances and lengthscales are in units of each client's own scaling."""
-        return self.personal_parameters_
+        """By client, its own parameters in the target's own units and the inputs' own scale."""
+        learned = self.learned
+        return {
+            name: scale_parameters(learned.kernel, unflatten(own), scale["inputs"], float(scale["target"]))
+            for (name, own), scale in zip(learned.personal.items(), learned.own_scales.values(), strict=True)
+        }
+
+    @property
+    def personal_parameters_(self) -> dict[str, Parameters]:
+        """The same as `parameters_`."""
+        return self.parameters_
 
 
 class FittedPooled(FittedPrior):
@@ -352,7 +372,7 @@ class FittedPooled(FittedPrior):
 
 
 _FIT_ROWS = 2000
-"""A new client's personal parameters are fitted on at most this many of its rows."""
+"""A new client's personal parameters are fitted on about this many of its rows, evenly spread."""
 
 _CLASSES: dict[str, type[FittedPrior]] = {
     "FGPR": FittedPrior, "Separate": FittedSeparate, "Pooled": FittedPooled,
@@ -418,8 +438,7 @@ def _to_files(learned: Learned) -> tuple[dict[str, Any], dict[str, Any]]:
         "format": _FORMAT,
         "method": learned.method,
         "settings": learned.settings,
-        "kernel": to_config(learned.kernel),
-        "noise_floor": learned.noise_floor,
+        "space": learned.space.to_config(),
         "names": learned.names,
         "inputs": learned.inputs,
         "target": learned.target,
@@ -430,7 +449,7 @@ def _to_files(learned: Learned) -> tuple[dict[str, Any], dict[str, Any]]:
     personal = list(learned.personal.values())
     arrays = {
         "shared": learned.shared,
-        "start": learned.start,
+        "own_scales": list(learned.own_scales.values()),
         "personal": {name: np.stack([own[name] for own in personal]) for name in (personal[0] if personal else {})},
         "pooled": scaling.pooled,
         "within": scaling.within,
@@ -446,11 +465,10 @@ def _from_files(head: dict[str, Any], arrays: dict[str, Any]) -> Learned:
     return Learned(
         method=head["method"],
         settings=head["settings"],
-        kernel=from_config(head["kernel"]),
+        space=Space.from_config(head["space"]),
         shared=arrays["shared"],
         personal=personal,
-        start=arrays["start"],
-        noise_floor=head["noise_floor"],
+        own_scales=dict(zip(personal, arrays["own_scales"], strict=False)),
         scaling=Scaling(pooled=arrays["pooled"], within=arrays["within"], **head["scaling"]),
         names=tuple(head["names"]),
         inputs=tuple(head["inputs"]),

@@ -215,7 +215,7 @@ class FGPR:
         )
 
     def _algorithm(
-        self, space: Space, *, num_rows: int = 0, total_weight: float | None = None
+        self, space: Space, *, num_rows: int, total_weight: float | None = None
     ) -> FederatedAlgorithm[Any, Any, Any, Any]:
         if self.solver == "exact":
             return ExactHyperparameters(
@@ -227,7 +227,7 @@ class FGPR:
             minibatch=self.minibatch, optimiser=self.optimiser, learning_rate=self.learning_rate, decay=self.decay,
             keep_optimiser=self.keep_optimiser, gradient_scale=self.gradient_scale, tau=self.tau, average=self.average,
             personal=tuple(self.personal), server_optimiser=self.server_optimiser, total_weight=total_weight,
-            prior_rows=num_rows if self.priors else 0,
+            num_rows=num_rows if self.priors else 1,  # else it changes nothing, and a compilation serves any number
         )  # fmt: skip
 
     def _weights(self, federation: Federation, schedule: Schedule) -> np.ndarray[Any, Any]:
@@ -307,9 +307,11 @@ class Separate:
         if self.budget == "same":
             if method.solver == "exact":
                 raise SettingsError('Separate(budget="same") counts optimiser steps; give it FGPR(solver="averaging")')
-            algorithm = dataclasses.replace(method, personal=plan.space.names)._algorithm(plan.space)
+            algorithm = dataclasses.replace(method, personal=plan.space.names)._algorithm(
+                plan.space, num_rows=federation.num_rows
+            )
         else:
-            alone = method._algorithm(plan.space)
+            alone = method._algorithm(plan.space, num_rows=federation.num_rows)
             assert isinstance(alone, ExactHyperparameters)
             algorithm = SeparateToConvergence(alone=alone)
         weights = np.ones(len(federation))
@@ -366,7 +368,7 @@ class Pooled:
         plan = _Plan.make(
             method, pool_if(federation, True), None, engine, seed, inputs=method.inputs, targets=method.targets
         )
-        algorithm = method._algorithm(plan.space)
+        algorithm = method._algorithm(plan.space, num_rows=federation.num_rows)
         fitted = plan.run(algorithm, np.ones(1), federation, callbacks, validation, progress, "Pooled", self)
         assert isinstance(fitted, FittedPooled)
         return fitted
@@ -427,14 +429,13 @@ class _Plan:
         learned = Learned(
             method=label,
             settings=plain_settings(settings),
-            kernel=self.space.kernel,
+            space=self.space,
             shared=jax.device_get(shared),
             personal={
                 name: {key: np.asarray(rows[i]) for key, rows in personal.items()}
                 for i, name in enumerate(run.names if personal else ())
             },
-            start={key: np.asarray(value) for key, value in self.space.named(self.space.first()).items()},
-            noise_floor=self.space.least_noise,
+            own_scales=self._own_scales(federation) if label == "Separate" else {},
             scaling=self.scaling,
             names=federation.names,
             inputs=federation.inputs,
@@ -443,6 +444,10 @@ class _Plan:
         )
         ledger = pl.concat([self.setup, run.ledger.to_frame()])
         return fitted_class(label)(learned, pl.DataFrame(run.history, infer_schema_length=None), ledger, federation)
+
+    def _own_scales(self, federation: Federation) -> dict[str, dict[str, Any]]:
+        units = {name: self.scaling.units(client.X, client.Y) for name, client in federation.items()}
+        return {name: {"inputs": one.input_scale, "target": one.target_scale[0]} for name, one in units.items()}
 
 
 def pool_if(federation: Federation, is_pooled: bool) -> Federation:

@@ -7,6 +7,7 @@ from jaxtyping import Array, Bool, Float
 from fedgauss.linalg import eigh
 
 _BISECTIONS = 80
+_HALVINGS = 40
 _HOLDS = 3
 """How often a step that leaves the box is taken again with the variables held at the bounds they met."""
 
@@ -49,8 +50,14 @@ def trust_region_step(
         step = jnp.where(held, moved, free)
         clipped = jnp.clip(step, low, high)
         held, step = held | (clipped != step), clipped
-    decrease = -(gradient @ step + 0.5 * step @ hessian @ step)
-    return jnp.where(decrease > 0.0, step, 0.0), jnp.maximum(decrease, 0.0)
+    # Holding a variable is a guess that may be wrong. Down the gradient, held to the box, some length always descends.
+    lengths = radius / jnp.maximum(jnp.linalg.norm(gradient), 1e-300) * 0.5 ** jnp.arange(_HALVINGS)
+    steps = jnp.concatenate(
+        [step[None, :], jnp.clip(-lengths[:, None] * gradient[None, :], low[None, :], high[None, :])]
+    )
+    decreases = -(steps @ gradient + 0.5 * jnp.sum(steps @ hessian * steps, axis=1))
+    best = jnp.argmax(decreases)
+    return jnp.where(decreases[best] > 0.0, steps[best], 0.0), jnp.maximum(decreases[best], 0.0)
 
 
 def _ball_step(

@@ -17,7 +17,7 @@ from protocol.toy import StackedToy
 
 def averaging(**changes: Any) -> HyperparameterAveraging:
     algorithm = FGPR(**({"rounds": 3, "batch_size": 8, "local_steps": 2} | changes))._algorithm(
-        Space(kernel=RBF(), num_inputs=2)
+        Space(kernel=RBF(), num_inputs=2), num_rows=82
     )
     assert isinstance(algorithm, HyperparameterAveraging)
     return algorithm

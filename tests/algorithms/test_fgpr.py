@@ -118,7 +118,7 @@ def test_same_budget_separate_is_a_fit_of_each_client_alone() -> None:
     for name in FEDERATION:
         alone = method.fit(FEDERATION.subset([name]), progress=False)
         np.testing.assert_allclose(
-            vector(separate.parameters_[name]), vector(alone.parameters_), rtol=1e-9, err_msg=name
+            vector(separate.learned.personal[name]), vector(alone.learned.shared), rtol=1e-9, err_msg=name
         )
 
 
@@ -350,7 +350,9 @@ def test_the_published_settings_learn_alone_together_and_pooled() -> None:
     assert models[2].predict(None, X).shape == (60,)
     alone = fg.Federation.from_arrays({"a": (X[:40], curves["a"])})
     np.testing.assert_allclose(
-        vector(models[1].parameters_["a"]), vector(method.fit(alone, seed=0, progress=False).parameters_), rtol=1e-8
+        vector(models[1].learned.personal["a"]),
+        vector(method.fit(alone, seed=0, progress=False).parameters_),
+        rtol=1e-8,
     )
 
 
@@ -373,19 +375,94 @@ def test_separate_to_convergence_is_the_best_that_scipy_finds_for_each_client() 
         assert found <= best + 1e-6
 
 
+NOISY = {"noise_variance": fg.LogNormal(mean=math.log(0.5), std=0.1)}
+SGD: dict[str, Any] = {"rounds": 1500, "local_steps": 1, "optimiser": "sgd", "learning_rate": 0.3}
+
+
 def test_a_prior_counts_once_in_averaging_too() -> None:
-    """Full batches, small constant steps: averaging ends where equation 3's optimum with the prior's share is."""
-    prior = {"noise_variance": fg.LogNormal(mean=math.log(0.5), std=0.1)}
-    common: dict[str, Any] = {"priors": prior} | RAW
-    exact = fit(solver="exact", weighting="joint", **common)
+    """Full batches, small constant steps, clients of one size: averaging ends at the optimum of the joint objective."""
+    common: dict[str, Any] = {"priors": NOISY} | RAW
     equal = fg.Federation.from_arrays({name: (X[:12], y[:12]) for name, (X, y) in zip("abc", PAIRS, strict=True)})
     exact = fg.FGPR(solver="exact", **common).fit(equal, progress=False)
-    averaged = fg.FGPR(rounds=1500, local_steps=1, optimiser="sgd", learning_rate=0.3, **common).fit(
-        equal, progress=False
-    )
+    averaged = fg.FGPR(**SGD, **common).fit(equal, progress=False)
     np.testing.assert_allclose(vector(averaged.parameters_), vector(exact.parameters_), rtol=1e-3)
     without = fg.FGPR(solver="exact", **RAW).fit(equal, progress=False)
     assert abs(vector(without.parameters_)[2] / vector(exact.parameters_)[2] - 1) > 0.1
+
+
+def test_a_prior_of_a_personal_parameter_counts_beside_its_own_client_alone() -> None:
+    """Held apart from everything shared, a client's noise is what it would be if the client were the federation."""
+    fixed = {"lengthscale": 0.9, "variance": 1.2}
+    settings: dict[str, Any] = {"priors": NOISY, "lower": fixed, "upper": fixed, "start": fixed} | RAW
+    one = fg.Federation.from_arrays({"b": PAIRS[1]})
+    expected = vector(fg.FGPR(solver="exact", **settings).fit(one, progress=False).parameters_)[2]
+    personal = fit(personal="noise_variance", **SGD, **settings)
+    np.testing.assert_allclose(personal.personal_parameters_["b"]["noise_variance"], expected, rtol=1e-3)
+    alone = fg.Separate(fg.FGPR(**SGD, **settings), budget="same").fit(FEDERATION, progress=False)
+    np.testing.assert_allclose(alone.parameters_["b"]["noise_variance"], expected, rtol=1e-3)
+
+
+def test_pooled_by_averaging_has_the_priors_too() -> None:
+    settings: dict[str, Any] = {"priors": {"lengthscale": fg.LogNormal(mean=math.log(3.0), std=0.01)}} | RAW
+    methods = [fg.FGPR(rounds=400, learning_rate=0.1, **settings), fg.FGPR(solver="exact", **settings)]
+    found = [fg.Pooled(method).fit(FEDERATION, progress=False).parameters_["lengthscale"] for method in methods]
+    np.testing.assert_allclose(found[0], found[1], rtol=0.02)
+
+
+def test_parameters_of_clients_alone_are_in_their_own_units() -> None:
+    scaled = fg.Federation.from_arrays({name: (10 * X, 100 * y + 7) for name, (X, y) in zip("abc", PAIRS, strict=True)})
+    plain, model = (fg.Separate().fit(one, progress=False) for one in (FEDERATION, scaled))
+    for name in "abc":
+        one, other = plain.parameters_[name], model.parameters_[name]
+        np.testing.assert_allclose(other["lengthscale"], 10.0 * one["lengthscale"], rtol=1e-5)
+        for variance in ("variance", "noise_variance"):
+            np.testing.assert_allclose(other[variance], 1e4 * one[variance], rtol=1e-5)
+
+
+def test_a_stranger_keeps_to_the_box_the_priors_and_the_units_of_the_model() -> None:
+    """Its own likelihood's maximum is far outside: deterministic rows, in large units."""
+    X = np.linspace(-1.0, 1.0, 3000)[:, None]
+    stranger = fg.Client(X, 1e4 * np.sin(3 * X[:, 0]))
+    data = {name: (x[:, :1], 1e4 * y) for name, (x, y) in zip("abc", PAIRS, strict=True)}
+    federation = fg.Federation.from_arrays(data)
+
+    def noise(**settings: Any) -> float:
+        method = fg.FGPR(rounds=3, personal="noise_variance", targets="none", **settings)
+        model = method.fit(federation, progress=False)
+        with_noise, without = (
+            model.predict(stranger, [[0.2]], return_std=True, include_noise=one)[1][0] for one in (True, False)
+        )
+        return float(with_noise**2 - without**2) / np.mean(np.concatenate([y for _, y in data.values()]) ** 2)
+
+    assert noise() == pytest.approx(1e-4, rel=1e-3), "the noise floor, in the targets' units"
+    low = {"noise_variance": 4e7}
+    assert noise(lower=low, start=low) > 0.3
+    assert noise(priors={"noise_variance": fg.LogNormal(mean=math.log(5e7), std=1e-3)}) > 0.3
+
+
+@pytest.mark.parametrize("shift", [0.0, 1e6])
+def test_inputs_far_from_zero_are_learned_alike_whatever_the_padding(shift: float) -> None:
+    """A month of seconds since 1970: the padding is at zero, and must not take part."""
+    random = np.random.default_rng(1)
+    data = {}
+    for name, rows in (("a", 40), ("b", 25), ("c", 33)):
+        x = np.round(random.random((rows, 1)), 6)
+        data[name] = (x + shift, np.sin(6 * x[:, 0]) + 0.1 * random.normal(size=rows))
+    model = fg.FGPR(solver="exact", inputs="none").fit(fg.Federation.from_arrays(data), progress=False)
+    near = {name: (X - shift, y) for name, (X, y) in data.items()}
+    expected = fg.FGPR(solver="exact", inputs="none").fit(fg.Federation.from_arrays(near), progress=False)
+    assert model.history_.height == expected.history_.height
+    np.testing.assert_allclose(vector(model.parameters_), vector(expected.parameters_), rtol=1e-6)
+
+
+def test_a_covariance_that_no_start_can_factorise_is_said_and_whose_it_is() -> None:
+    from fedgauss.errors import RunError
+
+    x = np.linspace(0.0, 1000.0, 12)[:, None]
+    federation = fg.Federation.from_arrays({"tame": (x / 1000.0, np.sin(x[:, 0])), "wild": (x, np.sin(x[:, 0]))})
+    method = fg.FGPR(kernel=fg.kernels.Polynomial(degree=60), solver="exact", inputs="none")
+    with pytest.raises(RunError, match=r"every client, but 'wild': its covariance cannot be factorised at any start"):
+        method.fit(federation, progress=False)
 
 
 def test_validation_puts_errors_of_held_out_rows_in_the_history_now_and_then() -> None:

@@ -14,9 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from fedgauss.algorithm import Data, FederatedAlgorithm, Key
+from fedgauss.errors import NotPositiveDefiniteError
 from fedgauss.gp import minibatches
 from fedgauss.gp.exact import negative_log_marginal_likelihood, negative_log_marginal_likelihood_derivatives
 from fedgauss.gp.parameters import Flat, Space
@@ -77,7 +79,7 @@ class HyperparameterAveraging(FederatedAlgorithm[AveragingServer, AveragingClien
         minibatch: "uniform" draws without replacement; "nearest" takes the neighbours of a random row.
         optimiser: "sgd", "adam", or any Optax transformation, which then brings its own rate.
         learning_rate: eta.
-        decay: eta_t = learning_rate / (1 + t / decay), t the client's steps so far; `None` keeps it constant.
+        decay: eta_t = learning_rate / (1 + t / decay), t the steps of all rounds so far; `None` keeps it constant.
         keep_optimiser: Whether clients keep their optimiser's state between rounds.
         gradient_scale: "none"; "batch" divides by M; "paper" by s1 = tau log M for the kernel's parameters and by
             s2 = M for the noise variance (section 4.2).
@@ -88,7 +90,7 @@ class HyperparameterAveraging(FederatedAlgorithm[AveragingServer, AveragingClien
         total_weight: Of all clients, where they are asked apart: each change then counts by its client's share of it,
             so that a sweep through all clients moves the shared parameters like one round that asks them together.
             `None` takes the mean over those who answered.
-        prior_rows: The number of all clients' rows, over which the log prior is spread; 0 without priors.
+        num_rows: Of all clients, over which the log prior of a shared parameter is spread.
     """
 
     space: Space
@@ -105,8 +107,8 @@ class HyperparameterAveraging(FederatedAlgorithm[AveragingServer, AveragingClien
     average: Literal["constrained", "unconstrained"]
     personal: tuple[str, ...]
     server_optimiser: optax.GradientTransformation | None
-    total_weight: float | None = None
-    prior_rows: int = 0
+    total_weight: float | None
+    num_rows: int
 
     @functools.cached_property
     def _is_personal(self) -> dict[str, bool]:
@@ -170,11 +172,14 @@ class HyperparameterAveraging(FederatedAlgorithm[AveragingServer, AveragingClien
         if self.minibatch == "uniform" and batch < rows:
             drawn = minibatches.uniform(key, data.num_rows, num_batches=most, batch_size=batch)
 
+        is_personal = self.space.select(self.personal, "personal")
+
         def objective(u: Float[Array, " K"], e: Any) -> Float[Array, ""]:
             theta = self.space.constrain(u)
             parameters = self.space.unravel(theta)
-            share = filled / self.prior_rows if self.prior_rows else 0.0
-            prior = -share * self.space.log_prior(theta) if self.space.priors else 0.0
+            # a prior counts once beside the likelihood of the rows that it is a prior for
+            rows_of_prior = jnp.where(is_personal, data.num_rows, self.num_rows)
+            prior = -jnp.sum(filled / rows_of_prior * self.space.log_prior(theta)) if self.space.priors else 0.0
             if batch == rows:
                 return negative_log_marginal_likelihood(self.space.kernel, parameters, x, y, data.num_rows) + prior
             if self.minibatch == "nearest":
@@ -253,6 +258,9 @@ class HyperparameterAveraging(FederatedAlgorithm[AveragingServer, AveragingClien
 
 _IMPOSSIBLE = 1e100
 """What a client answers where its covariance cannot be factorised with any jitter: the server steps back."""
+
+_HOPELESS = 1e90
+"""No likelihood of data is so bad: a sum or weighted mean above this holds what is impossible."""
 
 
 class StartsRequest(NamedTuple):
@@ -363,6 +371,11 @@ class ExactHyperparameters(FederatedAlgorithm[ExactServer, tuple[()], Any, Any])
 
     def request(self, server: ExactServer) -> StartsRequest | DerivativesRequest | None:
         """Starts first, then one point after the other."""
+        if float(server.value) >= _HOPELESS:
+            raise NotPositiveDefiniteError(
+                "at every start some client's covariance cannot be factorised, with any jitter. Standardise the inputs,"
+                " raise noise_floor, or take another kernel"
+            )
         if bool(server.done) or int(server.round) >= self.rounds:
             return None
         if int(server.round) == 0:
@@ -389,7 +402,7 @@ class ExactHyperparameters(FederatedAlgorithm[ExactServer, tuple[()], Any, Any])
                     )
 
                 values = jax.lax.map(value_at, candidates)
-                return client, Values(scale * jnp.where(jnp.isnan(values), _IMPOSSIBLE, values), scale)
+                return client, Values(scale * jnp.where(jnp.isfinite(values), values, _IMPOSSIBLE), scale)
             case DerivativesRequest(point):
 
                 def derivatives(block: Any) -> Any:
@@ -398,7 +411,7 @@ class ExactHyperparameters(FederatedAlgorithm[ExactServer, tuple[()], Any, Any])
                     )
 
                 sums = jax.tree.map(lambda s: s.sum(0), jax.lax.map(derivatives, blocks))
-                failed = jnp.isnan(sums[0])
+                failed = ~jnp.isfinite(ravel_pytree(sums)[0]).all()
                 value, gradient, hessian = (
                     scale * jnp.where(failed, instead, s)
                     for s, instead in zip(sums, (_IMPOSSIBLE, 0.0, 0.0), strict=True)
@@ -406,6 +419,12 @@ class ExactHyperparameters(FederatedAlgorithm[ExactServer, tuple[()], Any, Any])
                 return client, Derivatives(value, gradient, hessian, scale)
             case _:
                 raise TypeError(type(request).__name__)
+
+    def refusal(self, request: Any, reply: Any) -> str | None:
+        """A client for which no start is possible: the sum over clients would not tell whose covariance it was."""
+        if isinstance(reply, Values) and np.all(reply.values >= _HOPELESS):
+            return "its covariance cannot be factorised at any start, with any jitter"
+        return None
 
     def _blocks(self, data: Data) -> tuple[Any, Any, Any]:
         """Rows b, b + B, b + 2 B, ... for each block b of B; empty blocks count nothing."""
@@ -425,8 +444,9 @@ class ExactHyperparameters(FederatedAlgorithm[ExactServer, tuple[()], Any, Any])
             candidates = self.candidates()
             best = jnp.argmin(total.values)
             start = candidates[best]
-            server = server._replace(point=start, candidate=start, value=jnp.inf + server.value, round=server.round + 1)
-            return server, self._info(server, (total.values[best]) / self._normaliser(total.scale))
+            value = total.values[best] / self._normaliser(total.scale)
+            server = server._replace(point=start, candidate=start, value=value, round=server.round + 1)
+            return server, self._info(server, value)
         normaliser = self._normaliser(total.scale)
         u = server.candidate
         value, gradient, hessian = (part / normaliser for part in (total.value, total.gradient, total.hessian))
@@ -463,7 +483,7 @@ class ExactHyperparameters(FederatedAlgorithm[ExactServer, tuple[()], Any, Any])
 
     def _prior_derivatives(self, u: Float[Array, " K"]) -> tuple[Any, Any, Any]:
         def penalty(u: Float[Array, " K"]) -> Float[Array, ""]:
-            return -self.space.log_prior(jnp.exp(u))
+            return -jnp.sum(self.space.log_prior(jnp.exp(u)))
 
         return penalty(u), jax.grad(penalty)(u), jax.hessian(penalty)(u)
 

@@ -71,7 +71,10 @@ def _gaussian_forward(
     num_data, K, y, scale = _with_noise(K, noise_variance, y, count)
     L, _ = cholesky(K, scale)
     w = solve_triangular(L, y[:, None])[:, 0]
-    log_det = 2.0 * jnp.sum(jnp.log(jnp.diagonal(L)))  # padding rows add log 1
+    log_diagonal = jnp.log(jnp.diagonal(L))
+    if count is not None:  # padding rows would add the logarithm of 1 and of any jitter
+        log_diagonal = jnp.where(_valid(y, count), log_diagonal, 0.0)
+    log_det = 2.0 * jnp.sum(log_diagonal)
     return 0.5 * (w @ w + log_det + num_data * np.log(2.0 * np.pi)), (L, y, count)
 
 

@@ -622,9 +622,11 @@ def _differences(X: Float[Array, "N D"], Z: Float[Array, "M D"], column: int) ->
 
 
 def _centred(X: Float[Array, "N D"], Z: Float[Array, "M D"]) -> tuple[Float[Array, "N D"], Float[Array, "M D"]]:
-    """Both moved by the mean of `Z`: differences stay, and their expansion into products loses fewer digits."""
-    centre = jnp.mean(Z, axis=0)[None, :]
-    return X - centre, Z - centre
+    """Both moved by a row of `Z`: differences stay, and their expansion into products loses fewer digits.
+
+    By the first: it is data where others may be padding, which would take part in a mean.
+    """
+    return X - Z[:1], Z - Z[:1]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))

@@ -5,7 +5,7 @@ Optimisers and servers see a vector; messages, files and people see named arrays
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import jax
@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Shaped
 
 from fedgauss.errors import SettingsError, suggest
-from fedgauss.gp.kernels import AnyArray, Kernel, Parameters, scale_parameters
+from fedgauss.gp.kernels import AnyArray, Kernel, Parameters, from_config, scale_parameters, to_config
 
 Flat = dict[str, Any]
 """Arrays by dotted name, such as `rbf.lengthscale`."""
@@ -191,11 +191,6 @@ class Space:
         """The least value of each element."""
         return self._vector(self._scaled(lambda leaf: np.full(leaf.shape, _FLOOR), self.noise_floor))
 
-    @property
-    def least_noise(self) -> float:
-        """The floor of the noise variance, for targets of the size that these have."""
-        return self.noise_floor * self.target_scale**2
-
     def ceilings(self) -> np.ndarray[Any, np.dtype[np.float64]]:
         """The largest values worth looking at, as far above the usual as the floors are below."""
         return self._vector(self._scaled(lambda leaf: np.full(leaf.shape, 1.0 / _FLOOR), 1.0 / _FLOOR))
@@ -249,9 +244,29 @@ class Space:
         """The vector of arrays by dotted name."""
         return jnp.concatenate([jnp.ravel(flat[name]) for name in self.names])
 
-    def log_prior(self, theta: Float[Array, " K"]) -> Float[Array, ""]:
-        """Sum of the log-normal priors' log densities."""
-        total = jnp.zeros(())
+    def log_prior(self, theta: Float[AnyArray, " K"]) -> Float[Array, " K"]:
+        """Each element's log density under its priors, zero where it has none."""
+        theta, total = jnp.asarray(theta), jnp.zeros(self.size)
         for name, prior in self.priors:
-            total = total + prior.log_density(theta[self.select((name,), "priors")]).sum()
+            total = total + jnp.where(self.select((name,), "priors"), prior.log_density(theta), 0.0)
         return total
+
+    def to_config(self) -> dict[str, Any]:
+        """The space as a dict of plain values, for JSON; `from_config` takes it back."""
+        priors = [(name, prior.mean, prior.std) for name, prior in self.priors]
+        plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return plain | {"kernel": to_config(self.kernel), "priors": priors}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> "Space":
+        """The space that `to_config` wrote.
+
+        Example:
+            >>> from fedgauss.gp.kernels import RBF
+            >>> space = Space(kernel=RBF(), num_inputs=2, priors=(("variance", LogNormal()),))
+            >>> Space.from_config(space.to_config()) == space
+            True
+        """
+        priors = tuple((name, LogNormal(mean=mean, std=std)) for name, mean, std in config["priors"])
+        pairs = {name: tuple((key, value) for key, value in config[name]) for name in ("start", "lower", "upper")}
+        return cls(**(dict(config) | pairs | {"kernel": from_config(config["kernel"]), "priors": priors}))
