@@ -16,6 +16,7 @@ config.update("jax_num_cpu_devices", 2)  # before JAX starts
 CHECKED = [
     "linalg",
     "gp.kernels",
+    "gp.distances",
     "gp.exact",
     "gp.posterior",
     "gp.chunks",

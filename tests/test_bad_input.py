@@ -308,3 +308,69 @@ def test_a_place_that_cannot_be_written_to_is_said(named: Any, tmp_path: Path) -
     with pytest.raises(FedgaussError, match=r"could not write 'model': (Not a directory|File exists)"):
         named.save(tmp_path / "file" / "model")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+# --- arguments of another kind -------------------------------------------------------------------------------------
+
+WRONG_KINDS: dict[str, tuple[Callable[[], Any], str]] = {
+    "a kernel's class": (lambda: fg.FGPR(kernel=fg.kernels.RBF), r"FGPR\(kernel=...\): got the class RBF"),  # type: ignore[arg-type]
+    "no federation": (lambda: fg.FGPR().fit({"a": (X, Y)}), "federation: got dict, expected fg.Federation"),  # type: ignore[arg-type]
+    "schedule by name": (lambda: quick(schedule="sequential"), r"schedule: got str, expected fg\.Synchronous"),
+    "a callback alone": (lambda: quick(callbacks=fg.EarlyStopping()), "callbacks: got EarlyStopping, expected a list"),
+    "a pair to validate": (lambda: quick(validation=(X, Y)), "validation: got tuple, expected a federation"),
+    "no optimiser": (lambda: fg.FGPR(optimiser=object()), r"FGPR\(optimiser=...\): got object"),
+    "a number as prior": (lambda: fg.FGPR(priors={"lengthscale": 1.0}), r"priors\['lengthscale'\]\): got float"),  # type: ignore[dict-item]
+    "start of several": (lambda: fg.FGPR(start={"variance": [1.0, 2.0]}), r"start\['variance'\]=list\): expected a"),  # type: ignore[dict-item]
+    "weight as text": (lambda: fg.FGPR(client_weights={"a": "1"}), "expected a number"),  # type: ignore[dict-item]
+    "infinite weight": (lambda: fg.FGPR(client_weights={"a": np.inf}), "client 'a' needs a finite weight"),
+    "infinite rate": (lambda: fg.FGPR(learning_rate=np.inf), "learning_rate=inf.: expected a positive number"),
+    "pooled of a word": (lambda: fg.Pooled("x"), r"Pooled\(method\): got str"),  # type: ignore[arg-type]
+    "separate of pooled": (lambda: fg.Separate(fg.Pooled()), r"Separate\(method\): got Pooled"),  # type: ignore[arg-type]
+    "arrays of a number": (lambda: fg.Federation.from_arrays(5), "for every client, got int"),  # type: ignore[arg-type]
+    "files of nothing": (lambda: fg.Federation.read(None, target="y"), "paths: got NoneType"),  # type: ignore[arg-type]
+    "upper below lower": (lambda: quick(lower={"variance": 2.0}, upper={"variance": 1.0}), "upper: variance is below"),
+}
+
+
+def quick(**given: Any) -> Any:
+    fitting = {key: given.pop(key) for key in ("schedule", "callbacks", "validation") if key in given}
+    federation = fg.Federation.from_arrays({"a": (X, Y)})
+    return fg.FGPR(rounds=1, local_steps=1, **given).fit(federation, progress=False, **fitting)
+
+
+@pytest.mark.parametrize(("act", "words"), WRONG_KINDS.values(), ids=WRONG_KINDS)
+def test_arguments_of_another_kind_are_refused_by_name(act: Callable[[], Any], words: str) -> None:
+    with pytest.raises(FedgaussError, match=words):
+        act()
+
+
+def test_learned_parameters_are_a_start() -> None:
+    learned = quick(inputs="none", targets="none").parameters_
+    again = quick(inputs="none", targets="none", start=learned)
+    assert again.learned.start == learned
+
+
+@pytest.mark.parametrize("act", ["predict", "posterior", "score"])
+def test_rows_in_the_place_of_a_client_are_refused_and_not_shown(act: str) -> None:
+    model = quick()
+    further = {"predict": (X,), "posterior": (), "score": (X, Y)}[act]
+    for rows in ((X, Y), X, [1.2345678]):
+        with pytest.raises(DataError, match=r"client: got \w+, expected the name of a client") as info:
+            getattr(model, act)(rows, *further)
+        assert not any(mark in str(info.value) for mark in ("1.23", "[[", "array("))
+
+
+def test_a_pooled_model_takes_no_rows_beside_its_own() -> None:
+    model = fg.Pooled(fg.FGPR(rounds=1)).fit(fg.Federation.from_arrays({"a": (X, Y)}), progress=False)
+    with pytest.raises(DataError, match="takes no further rows: pass None"):
+        model.predict(fg.Client(X, Y + 50.0), X)
+
+
+def test_what_the_caller_does_to_its_arrays_later_changes_nothing() -> None:
+    x, y = np.array(X, dtype=float), np.array(Y, dtype=float)
+    federation = fg.Federation.from_arrays({"a": (x, y)})
+    x[0], y[0] = np.nan, np.inf
+    assert np.isfinite(federation["a"].X).all()
+    assert np.isfinite(federation["a"].Y).all()
+    with pytest.raises(ValueError, match="read-only"):
+        federation["a"].Y[0] = 0.0

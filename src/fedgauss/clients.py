@@ -13,7 +13,7 @@ from fedgauss.errors import DataError
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class Client:
-    """One client's data, checked and converted to float64. The arrays are read-only.
+    """One client's data, checked, converted to float64 and copied. The arrays are read-only.
 
     Args:
         X: Inputs [N, D]: an array, nested lists or a DataFrame (pandas, polars); one dimension is one input.
@@ -43,9 +43,9 @@ class Client:
     def __init__(self, X: Any, y: Any, name: str | int | np.integer[Any] | None = None) -> None:
         known = None if name is None else client_name(name)
         who = who_is(known)
-        X, inputs = as_matrix(X, who, "x")
-        Y, targets = as_matrix(y, who, "y")
-        self._fill(X, Y, known, inputs, targets)
+        matrix, inputs = as_matrix(X, who, "x")
+        targets_matrix, targets = as_matrix(y, who, "y")
+        self._fill(_own(matrix, X), _own(targets_matrix, y), known, inputs, targets)
 
     def _fill(
         self,
@@ -144,6 +144,12 @@ def who_is(name: str | None) -> str:
 def counted(number: int, noun: str) -> str:
     """'1 row', '2 rows'."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _own(matrix: Float64[np.ndarray, "N D"], given: Any) -> Float64[np.ndarray, "N D"]:
+    """The matrix, copied where the caller still holds its memory and may change it."""
+    is_shared = not isinstance(given, np.ndarray) or np.may_share_memory(matrix, given)
+    return matrix.copy() if is_shared else matrix
 
 
 def _read_only(matrix: Float64[np.ndarray, "N D"]) -> Float64[np.ndarray, "N D"]:

@@ -61,7 +61,9 @@ def as_table(values: Any, who: str) -> Table | None:
     try:
         native = nw.from_native(values, allow_series=True, pass_through=True)
     except DuplicateError:
-        raise DataError(f"{who}: two columns have the same name; rename one") from None
+        names = [str(name) for name in getattr(values, "columns", ())]
+        twice = [name for name, times in Counter(names).items() if times > 1]
+        raise DataError(f"{who}: two columns are named {quoted(twice[:1])}; rename one") from None
     if isinstance(native, nw.LazyFrame):
         raise DataError(f"{who}: got a lazy frame, expected one that holds its rows; call .collect() first")
     if isinstance(native, nw.Series):
@@ -200,10 +202,7 @@ def order_columns(came: Sequence[str], expected: Sequence[str], who: str, like: 
                 hint += "; names like x0 stand for arrays without names: give an array"
             raise DataError(f'{who}: column "{name}" is missing, {like} has it; got {quoted(came)}{hint}')
     if extra:
-        raise DataError(
-            f'{who}: column "{extra[0]}" was not expected, {like} has {quoted(expected)}; leave it out'
-            f"{suggest(extra[0], expected)}"
-        )
+        raise DataError(f'{who}: column "{extra[0]}" was not expected, {like} has {quoted(expected)}; leave it out')
     return [position[name] for name in expected]
 
 
@@ -239,6 +238,7 @@ def choose_columns(
     return Columns(chosen, targets, client)
 
 
-def _listed(names: str | Iterable[str]) -> tuple[str, ...]:
-    several = isinstance(names, Iterable) and not isinstance(names, str)
-    return tuple(str(name) for name in names) if several else (str(names),)
+def _listed(names: str | int | Iterable[str]) -> tuple[str, ...]:
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        return (str(names),)
+    return tuple(str(name) for name in names)

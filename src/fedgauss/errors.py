@@ -50,5 +50,6 @@ def suggest(name: str, known: Iterable[str]) -> str:
         >>> suggest("rbff", ["rbf", "linear"])
         '; did you mean "rbf"?'
     """
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f'; did you mean "{near[0]}"?' if near else ""
+    by_lower = {one.lower(): one for one in known}
+    near = difflib.get_close_matches(name.lower(), list(by_lower), n=1, cutoff=0.5)
+    return f'; did you mean "{by_lower[near[0]]}"?' if near else ""

@@ -18,7 +18,7 @@ from fedgauss.clients import align_inputs as align_inputs
 from fedgauss.clients import counted, who_is
 from fedgauss.columns import as_table, choose_columns, client_name, default_names, quoted, refuse_rows, stack
 from fedgauss.errors import DataError, SettingsError, suggest
-from fedgauss.settings import check_seed
+from fedgauss.settings import check_seed, number_of
 
 _SMALLEST = 1e-150  # squares of smaller values vanish in float64
 
@@ -87,6 +87,8 @@ class Federation:
             Federation(2 clients, 8 rows, 2 inputs, 1 target)
         """
         clients = []
+        if not isinstance(data, Mapping | Iterable):
+            raise DataError(f"expected {{name: (X, y)}} for every client, got {type(data).__name__}")
         for name, pair in data.items() if isinstance(data, Mapping) else data:
             if not isinstance(pair, tuple | list) or len(pair) != 2:
                 raise DataError(f"{who_is(client_name(name))}: expected a pair (X, y), got {type(pair).__name__}")
@@ -119,6 +121,7 @@ class Federation:
         table = as_table(frame, "the table")
         if table is None:
             raise DataError(f"expected a pandas or polars DataFrame, got {type(frame).__name__}")
+        client = str(client)  # some libraries have numbers for columns
         columns = choose_columns(list(table), "the table", client=client, target=target, inputs=inputs)
         labels = table[client]
         if not len(labels):
@@ -260,7 +263,7 @@ class Federation:
             >>> federation.split(0.25, seed=0)
             (Federation(1 client, 3 rows, 1 input, 1 target), Federation(1 client, 1 row, 1 input, 1 target))
         """
-        if not 0 < fraction < 1:
+        if not 0 < number_of("split", "fraction", fraction) < 1:
             raise SettingsError(f"fraction: got {fraction}, expected a number between 0 and 1")
         check_seed(seed)
         train, test = [], []

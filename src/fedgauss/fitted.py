@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import functools
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -17,7 +18,8 @@ import scipy.optimize
 from jaxtyping import Float
 
 from fedgauss import metrics
-from fedgauss.errors import DataError, SettingsError
+from fedgauss.columns import client_name
+from fedgauss.errors import DataError, SettingsError, suggest
 from fedgauss.federation import Client, Federation, align_inputs
 from fedgauss.files import parquet_bytes, read_json, replace_folder
 from fedgauss.gp.condition import Choice, condition
@@ -90,6 +92,7 @@ class FittedPrior:
     """
 
     HISTORY_PARAMETERS: ClassVar[str] = "parameters."
+    NOT_GLOBAL: ClassVar[str] = "its clients share a prior, and each conditions it on its own rows"
 
     def __init__(
         self, learned: Learned, history: pl.DataFrame, ledger: pl.DataFrame, federation: Federation | None
@@ -192,6 +195,26 @@ class FittedPrior:
             found[name] = (client.Y[:, 0], mean, std)
         return found
 
+    def score(self, client: str | int | Client | None, X: Any, y: Any) -> float:
+        """R^2 of one client's predictions: 1 is perfect, 0 no better than the mean of `y`.
+
+        Args:
+            client: As of `predict`.
+            X: Inputs.
+            y: What was observed there, one target.
+
+        Example:
+            >>> import fedgauss as fg
+            >>> x = np.linspace(0.0, 1.0, 30)[:, None]
+            >>> federation = fg.Federation.from_arrays({"a": (x, np.sin(6 * x[:, 0]))})
+            >>> fg.FGPR(solver="exact").fit(federation, progress=False).score("a", x, np.sin(6 * x[:, 0])) > 0.999
+            True
+        """
+        observed = Client(X, y).Y[:, 0]
+        residual = observed - self.predict(client, X)
+        spread = observed - observed.mean()
+        return float(1.0 - residual @ residual / max(spread @ spread, np.finfo(float).tiny))
+
     def evaluate(self, test: Federation) -> pl.DataFrame:
         """RMSE, MAE, NLPD, CRPS, coverage, sharpness, ECE, MCE and Brier on held-out rows, by client and pooled."""
         return metrics.per_client(self.results(test))
@@ -204,11 +227,11 @@ class FittedPrior:
     def _posterior(self, client: str | int | Client | None) -> tuple[Posterior, Units, float]:
         if client is None:
             raise SettingsError(
-                f"{self.learned.method} has no global model: its clients share a prior, and each conditions it on its"
-                " own rows. Pass a client's name, or fg.Client(X, y); fg.Pooled(fg.FGPR()) fits one model to all data"
+                f"{self.learned.method} has no global model: {self.NOT_GLOBAL}. Pass a client's name, or"
+                " fg.Client(X, y); fg.Pooled(fg.FGPR()) fits one model to all data"
             )
         if not isinstance(client, Client):
-            known = str(client)
+            known = _name(client)
             if known in self._posteriors:
                 self._posteriors.move_to_end(known)
                 return self._posteriors[known]
@@ -327,7 +350,9 @@ class FittedPrior:
         target = Path(folder)
         with replace_folder(target, marker="model.json") as place:
             head, arrays = _to_files(self.learned)
-            (place / "arrays.safetensors").write_bytes(to_bytes(arrays))
+            content = to_bytes(arrays)
+            (place / "arrays.safetensors").write_bytes(content)
+            head["sha256"] = hashlib.sha256(content).hexdigest()
             (place / "history.parquet").write_bytes(parquet_bytes(self._history))
             (place / "ledger.parquet").write_bytes(parquet_bytes(self.ledger_))
             if include_data and self.federation is not None:
@@ -339,6 +364,8 @@ class FittedPrior:
 
 class FittedSeparate(FittedPrior):
     """Clients fitted alone: every parameter is a client's own."""
+
+    NOT_GLOBAL: ClassVar[str] = "its clients share nothing, each has its own"
 
     @property
     def parameters_(self) -> dict[str, Parameters]:
@@ -359,8 +386,14 @@ class FittedPooled(FittedPrior):
     """One model of all data in one place: the same for every client, and for `None`."""
 
     def _posterior(self, client: str | int | Client | None) -> tuple[Posterior, Units, float]:
-        if isinstance(client, str | int) and str(client) not in self.learned.names:
-            raise DataError(f'no client "{client}" took part in this fit; pass None, or fg.Client(X, y)')
+        if isinstance(client, Client):
+            raise DataError(
+                "a pooled model has one posterior, given all training rows, and takes no further rows: pass None. To"
+                " learn from these rows too, fit it to a federation that has them"
+            )
+        if client is not None and (known := _name(client)) not in self.learned.names:
+            near = suggest(known, self.learned.names)
+            raise DataError(f'no client "{known}" took part in this fit{near}; pass None for the pooled model')
         if "pooled" not in self._posteriors:
             if self.federation is None:
                 raise DataError(
@@ -411,7 +444,10 @@ def load(folder: str | os.PathLike[str]) -> FittedPrior:
     if head.get("format") != _FORMAT:
         raise DataError(f"the model has format {head.get('format')!r}, this version of fedgauss reads {_FORMAT!r}")
     try:
-        arrays = from_bytes((place / "arrays.safetensors").read_bytes(), [Units])
+        content = (place / "arrays.safetensors").read_bytes()
+        if hashlib.sha256(content).hexdigest() != head["sha256"]:
+            raise ValueError("the arrays are not those that were saved")
+        arrays = from_bytes(content, [Units])
         history = pl.read_parquet(place / "history.parquet")
         ledger = pl.read_parquet(place / "ledger.parquet")
         learned = _from_files(head, arrays)
@@ -425,7 +461,9 @@ def load(folder: str | os.PathLike[str]) -> FittedPrior:
     except OSError as error:
         raise DataError(f"the model is incomplete: {Path(error.filename or '').name} cannot be read") from error
     except (ValueError, KeyError, TypeError, IndexError, pl.exceptions.PolarsError) as error:
-        raise DataError("the model is incomplete: a file in it is cut short or not ours. Save it again") from error
+        raise DataError(
+            "the model is incomplete: a file in it is cut short, changed or not ours. Save it again"
+        ) from error
     return fitted_class(learned.method)(learned, history, ledger, federation)
 
 
@@ -475,6 +513,16 @@ def _from_files(head: dict[str, Any], arrays: dict[str, Any]) -> Learned:
         target=head["target"],
         posterior=head["posterior"],
     )
+
+
+def _name(client: object) -> str:
+    """A client's name, of what is no client; values, such as a pair (X, y), are not shown."""
+    if not isinstance(client, str | int | np.integer):
+        raise DataError(
+            f"client: got {type(client).__name__}, expected the name of a client, fg.Client(X, y) with its own rows,"
+            " or None for a global model"
+        )
+    return client_name(client)
 
 
 def _named(client: Client, inputs: tuple[str, ...]) -> Any:

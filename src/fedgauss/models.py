@@ -1,6 +1,7 @@
 """The doors: settings objects with a `fit`. FGPR, and the two ends of every scale, `Separate` and `Pooled`."""
 
 import dataclasses
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
@@ -27,7 +28,12 @@ from fedgauss.metrics import per_client
 from fedgauss.runtime import prepare
 from fedgauss.scaling import Mode, Scaling, Units
 from fedgauss.schedules import Schedule, Synchronous
-from fedgauss.settings import check_choice, check_positive, settings
+from fedgauss.settings import check_choice, check_kind, check_positive, number_of, settings
+
+logger = logging.getLogger("fedgauss")
+
+_ALL_NOISE = 0.9
+"""A noise variance above this part of the target's: the fit found no signal."""
 
 _NOTHING_LEARNED = "the run was stopped before its first round finished: nothing was learned"
 
@@ -115,6 +121,7 @@ class FGPR:
     posterior: Choice = "auto"
 
     def __post_init__(self) -> None:
+        check_kind("FGPR(kernel=...)", self.kernel, str | Kernel, "a name or a kernel, such as fg.kernels.RBF()")
         object.__setattr__(self, "kernel", resolve(self.kernel))
         object.__setattr__(
             self, "personal", (self.personal,) if isinstance(self.personal, str) else tuple(self.personal)
@@ -129,6 +136,24 @@ class FGPR:
             check_choice("FGPR", name, getattr(self, name), allowed)
         if isinstance(self.optimiser, str):
             check_choice("FGPR", "optimiser", self.optimiser, ("adam", "sgd"))
+        for name in ("optimiser", "server_optimiser"):
+            if not isinstance(getattr(self, name), str | None):
+                expected = "an Optax transformation, such as optax.adam(0.1)"
+                check_kind(f"FGPR({name}=...)", getattr(self, name), optax.GradientTransformation, expected)
+        for name in ("start", "lower", "upper"):
+            check_kind(f"FGPR({name}=...)", getattr(self, name), Mapping, "a dict of numbers by parameter")
+            given = {str(key): number_of("FGPR", f"{name}[{key!r}]", v) for key, v in getattr(self, name).items()}
+            object.__setattr__(self, name, given)
+        check_kind("FGPR(priors=...)", self.priors, Mapping, "a dict of fg.LogNormal by parameter")
+        for name, prior in self.priors.items():
+            check_kind(f"FGPR(priors[{name!r}])", prior, LogNormal, "fg.LogNormal(mean=..., std=...)")
+        if self.client_weights is not None:
+            check_kind("FGPR(client_weights=...)", self.client_weights, Mapping, "a dict of numbers by client")
+            for name, weight in self.client_weights.items():
+                if not 0.0 <= number_of("FGPR", f"client_weights[{name!r}]", weight) < math.inf:
+                    raise SettingsError(
+                        f"FGPR(client_weights=...): client {name!r} needs a finite weight, zero or more"
+                    )
         for name in ("rounds", "batch_size", "block_size"):
             check_positive("FGPR", name, getattr(self, name), whole=True)
         if self.local_steps != "epoch":
@@ -240,7 +265,7 @@ class FGPR:
                     near = suggest(name, federation.names)
                     raise SettingsError(f"FGPR(client_weights=...): there is no client {name!r}{near}")
             for name in federation:
-                if not given.get(name, -1.0) >= 0.0:
+                if name not in given:
                     raise SettingsError(f"FGPR(client_weights=...): client {name!r} needs a weight, zero or more")
             weights = np.array([float(given[name]) for name in federation])
             if not weights.sum() > 0.0:
@@ -274,6 +299,7 @@ class Separate:
     budget: Literal["converged", "same"] = "converged"
 
     def __post_init__(self) -> None:
+        check_kind("Separate(method)", self.method, FGPR, "fg.FGPR(...)")
         check_choice("Separate", "budget", self.budget, ("converged", "same"))
 
     @classmethod
@@ -338,6 +364,9 @@ class Pooled:
 
     method: FGPR = dataclasses.field(default_factory=FGPR, kw_only=False)
 
+    def __post_init__(self) -> None:
+        check_kind("Pooled(method)", self.method, FGPR, "fg.FGPR(...)")
+
     @classmethod
     def as_published(cls, **overrides: Any) -> "Pooled":
         """One GP over all rows with FGPR's published settings.
@@ -393,6 +422,9 @@ class _Plan:
         *, inputs: Mode, targets: Mode,
     ) -> "_Plan":  # fmt: skip
         prepare()
+        check_kind("federation", federation, Federation, "fg.Federation.from_arrays(...), .from_frame or .read")
+        if schedule is not None:
+            check_kind("schedule", schedule, Schedule, "fg.Synchronous(), fg.Sequential() or fg.Asynchronous()")
         federation.single_target("FGPR")
         assert isinstance(method.kernel, Kernel)
         check_active(method.kernel, len(federation.inputs))
@@ -412,7 +444,9 @@ class _Plan:
             weights=weights,
         )  # fmt: skip
         watchers: list[Callback] = []
+        check_kind("callbacks", callbacks, Sequence, "a list, such as [fg.Checkpoint(folder)]")
         if validation is not None:
+            check_kind("validation", validation, Federation, "a federation of held-out rows, as split() gives")
             validation = _checked(validation, federation)
             every = max(1, self.method.rounds // 20)
             watchers.append(_Validation(lambda: self._fitted(run, federation, label, settings), validation, every))
@@ -422,7 +456,15 @@ class _Plan:
         run(watchers)
         if not run.history:
             raise RunError(_NOTHING_LEARNED)
-        return self._fitted(run, federation, label, settings)
+        fitted = self._fitted(run, federation, label, settings)
+        noise = float(fitted.learned.shared.get("noise_variance", 0.0))
+        if noise > _ALL_NOISE * self.space.target_scale**2:
+            logger.warning(
+                "%s: what was learned takes nearly all of the target for noise. If that is not so, take"
+                ' solver="exact", or start with a shorter lengthscale, start={"lengthscale": 0.2}',
+                label,
+            )
+        return fitted
 
     def _fitted(self, run: Run, federation: Federation, label: str, settings: Any) -> FittedPrior:
         shared, personal = run.algorithm.result(run.server, run.clients)  # type: ignore[attr-defined]

@@ -16,8 +16,8 @@ from fedgauss.errors import DataError
 _SUFFIXES = (".csv", ".parquet")
 _TEXT_REMEDY = "text, a unit or a mark for missing values stands there; leave the column out or clean it"
 _COMMA_REMEDY = (
-    'they have a decimal comma; write a point, or read the file with pandas.read_csv(..., sep=";", decimal=",") '
-    "and use Federation.from_frame"
+    "they have a comma; write a decimal point and nothing between thousands, or read the file with"
+    ' pandas.read_csv(..., decimal=",") or thousands="," and use Federation.from_frame'
 )
 
 
@@ -30,13 +30,17 @@ def find_files(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]])
     Raises:
         DataError: If nothing is found, a file is neither CSV nor Parquet, or two have the same stem.
     """
+    if not isinstance(paths, str | os.PathLike | Iterable):
+        raise DataError(
+            f"paths: got {type(paths).__name__}, expected a file, a folder, a glob pattern or a list of these"
+        )
     listed = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     files: dict[str, Path] = {}
     for path in itertools.chain.from_iterable(_expand(os.fspath(item)) for item in listed):
         if path.suffix.lower() not in _SUFFIXES:
             came = f'"{path.suffix}"' if path.suffix else "no suffix"
             raise DataError(f'client "{path.stem}": the file has {came}, expected .csv or .parquet')
-        if path.stem in files:
+        if path.stem in files and path.resolve() != files[path.stem].resolve():
             raise DataError(f'two files would both be client "{path.stem}"; rename one')
         files[path.stem] = path
     if not files:
@@ -103,7 +107,10 @@ def _read_csv(path: Path, who: str, choose: Callable[[Sequence[str]], Columns]) 
         columns = choose(header)
     except DataError:
         if any(_is_number(name) for name in header):  # the names would be values: the usual message would show them
-            raise DataError(f"{who}: the first line holds numbers, expected a header with column names") from None
+            raise DataError(
+                f"{who}: the first line holds numbers, expected a header with column names. If it is one, it has not"
+                " all of the target, inputs and client column asked for"
+            ) from None
         raise
     numeric = [header.index(name) for name in (*columns.inputs, *columns.targets)]
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from typing import Any, TypeVar, dataclass_transform
 
 import numpy as np
@@ -11,7 +12,7 @@ from fedgauss.errors import SettingsError, suggest
 T = TypeVar("T")
 
 
-@dataclass_transform(kw_only_default=True, frozen_default=True)
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(dataclasses.field,))
 def settings(cls: type[T]) -> type[T]:
     """A frozen, keyword-only dataclass that refuses an unknown setting by name.
 
@@ -66,8 +67,41 @@ def check_positive(owner: str, name: str, value: Any, *, whole: bool = False) ->
         SettingsError: Names the setting and what came.
     """
     kinds = (int, np.integer) if whole else (int, float, np.integer, np.floating)
-    if not isinstance(value, kinds) or isinstance(value, bool) or not value > 0:
+    if not isinstance(value, kinds) or isinstance(value, bool) or not 0 < value < math.inf:
         raise SettingsError(f"{owner}({name}={value!r}): expected a positive {'whole ' if whole else ''}number")
+
+
+def check_kind(name: str, value: Any, kinds: Any, expected: str) -> None:
+    """Refuse an argument of another kind, by its type alone: it may hold data.
+
+    Raises:
+        SettingsError: Names the argument, the type that came, and what was expected.
+
+    Example:
+        >>> check_kind("schedule", "sequential", int, "fg.Sequential()")
+        Traceback (most recent call last):
+        fedgauss.errors.SettingsError: schedule: got str, expected fg.Sequential()
+    """
+    if isinstance(value, kinds) and not isinstance(value, type):
+        return
+    came = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+    raise SettingsError(f"{name}: got {came}, expected {expected}")
+
+
+def number_of(owner: str, name: str, value: Any) -> float:
+    """A number, also where it comes as an array of one, as in `parameters_`.
+
+    Raises:
+        SettingsError: Names the setting and what came.
+    """
+    try:
+        numbers = np.asarray(value, dtype=np.float64) if not isinstance(value, str | bool) else np.empty(0)
+    except (TypeError, ValueError):
+        numbers = np.empty(0)
+    if numbers.size != 1:
+        came = repr(value) if isinstance(value, str | bool) else type(value).__name__
+        raise SettingsError(f"{owner}({name}={came}): expected a number")
+    return float(numbers.item())
 
 
 def check_seed(seed: Any) -> None:

@@ -119,7 +119,7 @@ def start(folder: Path, stage: str) -> "subprocess.Popen[str]":
 
 def finished_rounds(folder: Path) -> int:
     """What the state says; the journal may be ahead of it."""
-    state = from_bytes((folder / "state.safetensors").read_bytes(), [Natural, Posterior, PosteriorRequest])
+    state = from_bytes((folder / "state.safetensors").read_bytes()[32:], [Natural, Posterior, PosteriorRequest])
     return int(state["run"]["numbers"][0])
 
 
@@ -190,6 +190,8 @@ OTHERS: dict[str, dict[str, Any]] = {
     "engine": {"engine": Local()},
     "clients": {"rows": (1, 2, 5, 7)},
     "data": {"federation": toy_world(sick="a")},
+    "targets in another order": {"federation": toy_world().map(lambda client: client.with_values(Y=client.Y[::-1]))},
+    "targets of the other sign": {"federation": toy_world().map(lambda client: client.with_values(Y=-client.Y))},
 }
 
 
@@ -232,17 +234,15 @@ def test_a_damaged_checkpoint_is_refused_and_stays(file: str, damage: Callable[[
 
 
 @given(st.sampled_from(["state.safetensors", "journal.jsonl"]), st.integers(0, 10**6), st.integers(1, 255))
-def test_a_flipped_byte_is_refused_with_a_message_or_was_in_a_number(file: str, place: int, flip: int) -> None:
+def test_a_flipped_byte_is_refused_with_a_message(file: str, place: int, flip: int) -> None:
     folder = _written()
     kept = contents(folder)
     raw = bytearray(kept[file])
     raw[place % len(raw)] ^= flip
     (folder / file).write_bytes(raw)
     try:
-        resumed = run_to_the_end(folder)
-        assert len(resumed.history) <= ROUNDS
-    except RunError:
-        pass
+        with pytest.raises(RunError, match="the checkpoint is damaged"):
+            run_to_the_end(folder)
     finally:
         for name, content in kept.items():
             (folder / name).write_bytes(content)

@@ -133,7 +133,7 @@ def test_retries_are_counted_and_silent_clients_named() -> None:
         run()
     assert str(info.value) == (
         "round 0, request 0 of ToyFactors: needs the answer of at least one client, but 'a', 'b', 'c': silent after 3"
-        " requests. The last finished round is kept; check these clients and run again."
+        " requests (retries=2). No round was finished; check these clients and run again."
     )
     assert (run.ledger.to_frame()["outcome"] == "sent again").sum() == 2 * 3
     for one, other in zip(before, jax.tree.leaves((run.server, run.clients)), strict=True):

@@ -233,7 +233,7 @@ class TestFromFrame:
             (pl.DataFrame({"unit": [], "x": [], "y": []}), "the table has no rows"),
             (pl.LazyFrame({"unit": [1], "x": [1], "y": [1]}), "call .collect() first"),
             (np.ones((2, 3)), "expected a pandas or polars DataFrame, got ndarray"),
-            (pd.DataFrame([[1, 2, 3, 4]], columns=["unit", "x", "x", "y"]), "two columns have the same name"),
+            (pd.DataFrame([[1, 2, 3, 4]], columns=["unit", "x", "x", "y"]), 'two columns are named "x"'),
         ],
     )
     def test_bad_frames(self, refusal: Refusal, frame: Any, part: str) -> None:

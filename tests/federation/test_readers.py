@@ -149,8 +149,14 @@ class TestWhatIsRefused:
             ("a,y\n1,2\n-1e200,3\n", "so large that squares overflow, the first is row 1 "),
             ("a,y\n1,2\n31415.9km,3\n", "not numbers, the first is row 1 (counting from 0); text, a unit or a mark"),
             ("a,y\n1,2\nNA,3\n", "not numbers, the first is row 1 (counting from 0); text, a unit or a mark"),
-            ("a;y\n1;2\n31415,9;3\n", "not numbers, the first is row 1 (counting from 0); they have a decimal comma"),
-            ('a,y\n1,2\n"31415,9",3\n', "not numbers, the first is row 1 (counting from 0); they have a decimal comma"),
+            (
+                "a;y\n1;2\n31415,9;3\n",
+                "not numbers, the first is row 1 (counting from 0); they have a comma; write a decimal point",
+            ),
+            (
+                'a,y\n1,2\n"31415,9",3\n',
+                "not numbers, the first is row 1 (counting from 0); they have a comma; write a decimal point",
+            ),
         ],
     )
     def test_values(self, refusal: Refusal, tmp_path: Path, content: str, what: str) -> None:

@@ -46,7 +46,6 @@ KERNELS: list[Kernel] = [
     Matern32() * (RationalQuadratic() + Linear()),
 ]
 every_kernel = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
-some_kernels = pytest.mark.parametrize("kernel", [RBF(), Matern52(ard=True), COMPOUND], ids=lambda kernel: kernel.name)
 
 
 def data(rows: int, seed: int = 0, columns: int = 2) -> tuple[Any, Any]:
@@ -113,47 +112,51 @@ def logarithms(parameters: Parameters) -> Any:
     return jnp.log(ravel_pytree(on_jax(parameters))[0])
 
 
-# The likelihood ----------------------------------------------------------------------------------------------------
-
-
-@every_kernel
-@pytest.mark.parametrize("rows", [1, 9])
-def test_value_is_the_equation(kernel: Kernel, rows: int) -> None:
-    (X, y), parameters = data(rows), some_parameters(kernel)
-    expected = dense_gp.negative_log_marginal_likelihood(reference_covariance(kernel, parameters, X), y)
-    assert float(negative_log_marginal_likelihood(kernel, parameters, X, y)) == pytest.approx(expected, rel=1e-10)
-
-
-@every_kernel
-def test_gradient_in_parameters_and_noise_is_the_equation(kernel: Kernel) -> None:
-    (X, y), parameters = data(9), some_parameters(kernel)
-    gradient = jax.grad(lambda parameters: negative_log_marginal_likelihood(kernel, parameters, X, y))(
-        on_jax(parameters)
-    )
-    vector, _ = ravel_pytree(parameters)
-    expected = reference_gradient(kernel, numpy_unravel(parameters), np.asarray(vector), X, y)
-    np.testing.assert_allclose(ravel_pytree(gradient)[0], expected, rtol=1e-10, atol=1e-10)
-
-
-def test_gradient_in_targets_and_inputs_scales_with_what_comes_after() -> None:
-    (X, y), parameters = data(9), some_parameters(COMPOUND)
-
-    def value(X: Any, y: Any) -> Any:
-        return -3.0 * negative_log_marginal_likelihood(COMPOUND, parameters, X, y)
-
-    in_X, in_y = jax.grad(value, argnums=(0, 1))(jnp.asarray(X), jnp.asarray(y))
-    K = reference_covariance(COMPOUND, parameters, X)
-    np.testing.assert_allclose(in_y, -3.0 * np.linalg.solve(K, y), rtol=1e-10)
-    dK = dense_gp.derivatives(lambda x: reference_covariance(COMPOUND, parameters, x.reshape(X.shape)), X.ravel())
-    np.testing.assert_allclose(np.ravel(in_X), -3.0 * dense_gp.gradient(K, dK, y), rtol=1e-10, atol=1e-10)
-
-
 @jax.jit
 def value_and_gradients(parameters: Parameters, X: Any, y: Any, count: Any = None) -> Any:
     """The gradient in all but the count."""
     return jax.value_and_grad(functools.partial(negative_log_marginal_likelihood, COMPOUND), argnums=(0, 1, 2))(
         parameters, X, y, count
     )
+
+
+# The likelihood ----------------------------------------------------------------------------------------------------
+
+
+@every_kernel
+def test_value_and_gradient_in_parameters_and_noise_are_the_equations(kernel: Kernel) -> None:
+    (X, y), parameters = data(9), some_parameters(kernel)
+    value, gradient = jax.jit(jax.value_and_grad(functools.partial(negative_log_marginal_likelihood, kernel)))(
+        on_jax(parameters), X, y
+    )
+    expected = dense_gp.negative_log_marginal_likelihood(reference_covariance(kernel, parameters, X), y)
+    assert float(value) == pytest.approx(expected, rel=1e-10)
+    vector = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(parameters)])
+    in_vector = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(gradient)])
+    expected = reference_gradient(kernel, numpy_unravel(parameters), vector, X, y)
+    np.testing.assert_allclose(in_vector, expected, rtol=1e-10, atol=1e-10)
+
+
+def test_value_of_one_row() -> None:
+    (X, y), parameters = data(1), some_parameters(COMPOUND)
+    expected = dense_gp.negative_log_marginal_likelihood(reference_covariance(COMPOUND, parameters, X), y)
+    value, _ = value_and_gradients(on_jax(parameters), X, y)
+    assert float(value) == pytest.approx(expected, rel=1e-10)
+
+
+def test_gradient_in_targets_inputs_and_noise_scales_with_what_comes_after() -> None:
+    (X, y), parameters = data(9), some_parameters(COMPOUND)
+
+    def value(X: Any, y: Any, noise_variance: Any) -> Any:
+        with_noise = parameters | {"noise_variance": noise_variance}
+        return -3.0 * negative_log_marginal_likelihood(COMPOUND, with_noise, X, y)
+
+    in_X, in_y, in_noise = jax.jit(jax.grad(value, argnums=(0, 1, 2)))(X, y, parameters["noise_variance"])
+    K = reference_covariance(COMPOUND, parameters, X)
+    np.testing.assert_allclose(in_y, -3.0 * np.linalg.solve(K, y), rtol=1e-10)
+    assert float(in_noise) == pytest.approx(-3.0 * float(dense_gp.gradient(K, np.eye(9)[None], y)[0]), rel=1e-10)
+    dK = dense_gp.derivatives(lambda x: reference_covariance(COMPOUND, parameters, x.reshape(X.shape)), X.ravel())
+    np.testing.assert_allclose(np.ravel(in_X), -3.0 * dense_gp.gradient(K, dK, y), rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("count", [1, 7])
@@ -176,8 +179,8 @@ def test_padding_rows_change_nothing_where_jitter_is_added() -> None:
     X, y = np.concatenate([X, X]), np.concatenate([y, y])
     parameters = some_parameters(RBF(), noise_variance=0.0) | {"variance": np.array(1e8)}
     padded = with_padding(X, y, 40, 1.0)
-    value = negative_log_marginal_likelihood(RBF(), parameters, X, y)
-    same = negative_log_marginal_likelihood(RBF(), parameters, *padded, jnp.array(8))
+    value_of = jax.jit(functools.partial(negative_log_marginal_likelihood, RBF()))
+    value, same = value_of(parameters, X, y), value_of(parameters, *padded, jnp.array(8))
     assert float(same) == pytest.approx(float(value), rel=1e-12)
 
 
@@ -203,8 +206,11 @@ def test_batches_of_clients() -> None:
 # Value, gradient and Hessian ---------------------------------------------------------------------------------------
 
 
-@some_kernels
-@pytest.mark.parametrize("padding", [0, 4])
+@pytest.mark.parametrize(
+    ("kernel", "padding"),
+    [(RBF(), 4), (Matern52(ard=True), 0), (Matern52(ard=True), 4), (COMPOUND, 4)],
+    ids=lambda value: getattr(value, "name", str(value)),
+)
 def test_gradient_and_hessian_are_derivatives_of_the_value(kernel: Kernel, padding: int) -> None:
     (X, y), parameters = data(8), some_parameters(kernel)
     count = None if padding == 0 else jnp.array(8)
@@ -233,9 +239,7 @@ def test_gradient_and_hessian_are_derivatives_of_the_value(kernel: Kernel, paddi
     np.testing.assert_array_equal(hessian, hessian.T)
 
 
-@pytest.mark.parametrize(
-    "kernel", [RBF(), Matern52(ard=True), RBF(ard=True) * Matern32() + Matern12()], ids=lambda kernel: kernel.name
-)
+@pytest.mark.parametrize("kernel", [RBF(), Matern52(ard=True)], ids=lambda kernel: kernel.name)
 def test_independent_clients_add(kernel: Kernel) -> None:
     """Clients so far apart that covariances between them are zero."""
     parameters = some_parameters(kernel)
@@ -321,7 +325,7 @@ def test_equal_inputs_without_noise_take_jitter(scale: float) -> None:
     posterior = DensePosterior.condition(RBF(), parameters, *twice)
     assert posterior.notes == {"jitter": 1e-10}
     np.testing.assert_allclose(posterior.predict(X).mean, y, rtol=1e-6)
-    value = float(negative_log_marginal_likelihood(RBF(), parameters, *twice))
+    value = float(jax.jit(functools.partial(negative_log_marginal_likelihood, RBF()))(parameters, *twice))
     K = reference_covariance(RBF(), parameters, twice[0]) + 1e-10 * scale * np.eye(8)
     assert value == pytest.approx(dense_gp.negative_log_marginal_likelihood(K, twice[1]), rel=1e-5)
     assert DensePosterior.condition(RBF(), parameters, X, y).notes == {"jitter": 0.0}
@@ -348,9 +352,11 @@ def reference_posterior(kernel: Kernel, parameters: Parameters, X: Any, y: Any, 
     return dense_gp.posterior(reference_covariance(kernel, parameters, X), Ksx, Kss, y)
 
 
-@every_kernel
-@pytest.mark.parametrize("rows", [1, 10])
-@pytest.mark.parametrize("new_rows", [1, 7])
+@pytest.mark.parametrize(
+    ("kernel", "rows", "new_rows"),
+    [*((kernel, 10, 7) for kernel in KERNELS), (KERNELS[0], 1, 7), (KERNELS[0], 10, 1), (KERNELS[0], 40, 1)],
+    ids=lambda value: getattr(value, "name", str(value)),
+)
 def test_posterior_is_the_equation(kernel: Kernel, rows: int, new_rows: int) -> None:
     (X, y), (X_new, _), parameters = data(rows), data(new_rows, seed=1), some_parameters(kernel)
     posterior = DensePosterior.condition(kernel, parameters, X, y)

@@ -112,7 +112,7 @@ def test_every_pair_of_rows_is_about_equally_often_next_to_each_other(count: int
 # Epochs ------------------------------------------------------------------------------------------------------------
 
 
-@given(count=st.integers(1, 60), batch_size=st.sampled_from([1, 7, 32]), seed=st.integers(0, 1000))
+@given(count=st.integers(1, 60), batch_size=st.sampled_from([7, 32]), seed=st.integers(0, 1000))
 def test_batches_of_an_epoch_are_disjoint(count: int, batch_size: int, seed: int) -> None:
     rows = np.asarray(batches(jax.random.key(seed), jnp.array(count), num_batches=20, batch_size=batch_size))
     assert rows.shape == (20, batch_size)
@@ -143,7 +143,7 @@ def test_every_row_is_drawn_about_equally_often(count: int) -> None:
 
 def test_batches_of_clients() -> None:
     counts = jnp.array([3, 8, 50, 1])
-    draw = functools.partial(batches, num_batches=6, batch_size=8)
+    draw = functools.partial(batches, num_batches=20, batch_size=7)
     for key, count, rows in zip(keys(4), counts, jax.vmap(draw)(keys(4), counts), strict=True):
         np.testing.assert_array_equal(rows, draw(key, count))
 
@@ -171,6 +171,6 @@ def test_every_row_is_the_centre_equally_often() -> None:
 
 def test_equal_rows_are_neighbours() -> None:
     X = jnp.asarray(np.repeat([[0.0, 0.0], [0.1, 0.0], [5.0, 5.0]], 4, axis=0))
-    for key in keys(10):
-        rows = np.asarray(nearest(key, X, jnp.array(12), batch_size=4))
+    draw = jax.jit(jax.vmap(lambda key: nearest(key, X, jnp.array(12), batch_size=4)))
+    for rows in np.asarray(draw(keys(10))):
         assert sorted(rows // 4) == [rows[0] // 4] * 4

@@ -100,7 +100,7 @@ def test_hardly_any_slope_along_the_most_negative_curvature(seed: int) -> None:
     slopes, expected = hard_case(0.7)
     Q = rotation(4, seed)
     H = (Q * HARD) @ Q.T
-    step, decrease = solve(Q @ slopes, (H + H.T) / 2, 2.0)
+    _, decrease = solve(Q @ slopes, (H + H.T) / 2, 2.0)
     assert decrease >= (1 - 1e-9) * model_decrease(slopes, np.diag(HARD), expected)
 
 
@@ -186,6 +186,16 @@ def test_variables_held_at_their_bounds_leave_the_problem(size: int, seed: int) 
         alone, expected = solve(g[~held], H[np.ix_(~held, ~held)], 0.7)
         np.testing.assert_allclose(step[~held], alone, rtol=1e-9, atol=1e-12)
         assert decrease == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_variable_pushed_against_its_bound_stays_though_the_newton_step_leads_inwards(sign: float) -> None:
+    g, H = sign * np.array([0.1, -1.0]), np.array([[1.0, -0.9], [-0.9, 1.0]])
+    low, high = ([0.0, -np.inf], np.inf) if sign > 0 else (-np.inf, [0.0, np.inf])
+    step, decrease = solve(g, H, 20.0, low, high)
+    assert step[0] == 0.0
+    assert step[1] == pytest.approx(sign, rel=1e-9)
+    assert decrease == pytest.approx(0.5, rel=1e-9)
 
 
 def test_a_variable_that_meets_its_bound_is_held_there_and_the_rest_solved_again() -> None:

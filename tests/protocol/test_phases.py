@@ -156,7 +156,9 @@ def test_a_reply_that_the_algorithm_refuses_is_named_and_the_rest_counted(caplog
 
 def test_a_refused_reply_ends_a_round_that_needs_every_client() -> None:
     run = make_run(algorithm=ParticularToyForAll(updates=3))
-    with pytest.raises(RunError, match=r"answer of every client, but 'c': the change is too large\. The last"):
+    with pytest.raises(
+        RunError, match=r"answer of every client, but 'c': the change is too large\. No round was finished"
+    ):
         run()
     assert run.server.updates == 0
     assert run.ledger.to_frame().filter(outcome="refused")["client"].to_list() == ["c"]

@@ -80,7 +80,7 @@ class Local:
 
     devices: int | None = None
     network: Network = Network()
-    retries: int = 3
+    retries: int = 10
 
     def __post_init__(self) -> None:
         if self.devices is not None:
@@ -237,7 +237,7 @@ class Run:
             if arrived.all() or (arrived.any() and not needs_every):
                 break
         else:
-            silent_for = f"silent after {self.engine.retries + 1} requests"
+            silent_for = f"silent after {self.engine.retries + 1} requests (retries={self.engine.retries})"
             self._give_up(answers, dict.fromkeys(cohort[~arrived].tolist(), silent_for))
         if needs_every and (refused := exchange.refusals(answers, cohort)):
             exchange.write(answers, np.array(list(refused)), "refused")
@@ -260,7 +260,8 @@ class Run:
         raise RunError(
             f"round {self.exchange.round}, request {answers.request} of {type(self.algorithm).__name__}: needs the"
             f" answer of {needed}, but {exchange.in_words(clients)}."
-            " The last finished round is kept; check these clients and run again."
+            f" {'The last finished round is kept' if exchange.round else 'No round was finished'}; check these clients"
+            " and run again."
         )
 
     def _absorb_next(self, schedule: Asynchronous, request: Any) -> tuple[Answers, Any, int]:

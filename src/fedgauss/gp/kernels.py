@@ -3,8 +3,7 @@
 A kernel holds choices (which columns, one lengthscale or several); what is learned lives in a dict beside it, so that
 parameters can be averaged, sent, saved and put in the user's own units without knowing which kernel they belong to.
 
-Stationary kernels have a path of their own with an analytic gradient: the backward pass is one elementwise product and
-one thin matrix product, where differentiating GPJax's nested `vmap` costs several passes over [N, N].
+Stationary kernels have a path of their own with an analytic gradient, `distances.stationary`.
 """
 
 import functools
@@ -14,20 +13,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, TypeAlias
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from fedgauss.errors import SettingsError, suggest
+from fedgauss.gp.distances import stationary
 
 Parameters: TypeAlias = dict[str, Any]
 """Constrained values by name: arrays, or dicts of arrays for the parts of a sum or product."""
 
 AnyArray: TypeAlias = Array | np.ndarray
-
-_DIRECT_COLUMNS = 16
-"""Up to here squared distances are added up column by column: exact near zero, and one fused loop."""
 
 
 class Kernel(ABC):
@@ -140,11 +136,17 @@ class _Leaf(Kernel):
         yield self
 
 
-def _real(value: Any) -> Any:
-    from gpjax.parameters import Real
+def _gpjax() -> Any:
+    try:
+        import gpjax
+    except ImportError:
+        raise SettingsError('to_gpjax needs GPJax; pip install "fedgauss[gpjax]"') from None
+    return gpjax
 
+
+def _real(value: Any) -> Any:
     value = jnp.asarray(value)  # GPJax refuses a lengthscale of one for several columns unless it is a scalar
-    return Real(value[0] if value.shape == (1,) else value)
+    return _gpjax().parameters.Real(value[0] if value.shape == (1,) else value)
 
 
 def _variance(parameters: Parameters) -> Any:
@@ -182,7 +184,8 @@ class _Stationary(_Leaf):
         X = self._columns(X)
         Z = X if same else self._columns(Z)
         lengthscale = jnp.asarray(parameters["lengthscale"])
-        return _stationary(type(self), same, X, Z, lengthscale, _variance(parameters), self._shape(parameters))
+        shape = self._shape(parameters)
+        return stationary(self._profile, self._is_steep, same, X, Z, lengthscale, _variance(parameters), shape)
 
     def diagonal(self, parameters: Parameters, X: Float[AnyArray, "N D"]) -> Float[Array, " N"]:
         """See `Kernel.diagonal`."""
@@ -190,8 +193,6 @@ class _Stationary(_Leaf):
 
     def to_gpjax(self, parameters: Parameters) -> Any:
         """See `Kernel.to_gpjax`."""
-        import gpjax
-
         names = {
             "rbf": "RBF",
             "matern12": "Matern12",
@@ -201,7 +202,7 @@ class _Stationary(_Leaf):
             "periodic": "Periodic",
         }
         values = {"variance": np.ones(())} | parameters
-        return getattr(gpjax.kernels, names[self.kind])(
+        return getattr(_gpjax().kernels, names[self.kind])(
             active_dims=self._gpjax_active(), **{name: _real(value) for name, value in values.items()}
         )
 
@@ -355,7 +356,7 @@ class Periodic(_Stationary):
         lengthscale = jnp.asarray(parameters["lengthscale"])
         if lengthscale.shape != (1,):
             lengthscale = jnp.concatenate([lengthscale, lengthscale])
-        return _stationary(type(self), same, X, Z, lengthscale, _variance(parameters), ())
+        return stationary(self._profile, self._is_steep, same, X, Z, lengthscale, _variance(parameters), ())
 
     def _scale(self, parameters: Parameters, input_scale: Float[np.ndarray, " D"], output: float) -> Parameters:
         scale = self._active_scale(input_scale)
@@ -393,9 +394,7 @@ class Linear(_Leaf):
 
     def to_gpjax(self, parameters: Parameters) -> Any:
         """See `Kernel.to_gpjax`."""
-        import gpjax
-
-        return gpjax.kernels.Linear(active_dims=self._gpjax_active(), variance=_real(_variance(parameters)))
+        return _gpjax().kernels.Linear(active_dims=self._gpjax_active(), variance=_real(_variance(parameters)))
 
     def _scale(self, parameters: Parameters, input_scale: Float[np.ndarray, " D"], output: float) -> Parameters:
         return _scale_weights(parameters, self._active_scale(input_scale), output)
@@ -434,9 +433,7 @@ class Polynomial(_Leaf):
 
     def to_gpjax(self, parameters: Parameters) -> Any:
         """See `Kernel.to_gpjax`."""
-        import gpjax
-
-        return gpjax.kernels.Polynomial(
+        return _gpjax().kernels.Polynomial(
             active_dims=self._gpjax_active(),
             degree=self.degree,
             shift=_real(parameters["shift"]),
@@ -495,9 +492,7 @@ class Sum(Kernel):
 
     def to_gpjax(self, parameters: Parameters) -> Any:
         """See `Kernel.to_gpjax`."""
-        import gpjax
-
-        return gpjax.kernels.SumKernel([term.to_gpjax(part) for term, part in self._parts(parameters)])
+        return _gpjax().kernels.SumKernel([term.to_gpjax(part) for term, part in self._parts(parameters)])
 
     def _start(self, num_inputs: int, *, unit: bool) -> Parameters:
         # The scale of the whole is the first term's; the others keep theirs, relative to it.
@@ -543,9 +538,7 @@ class Product(Kernel):
 
     def to_gpjax(self, parameters: Parameters) -> Any:
         """See `Kernel.to_gpjax`."""
-        import gpjax
-
-        return gpjax.kernels.ProductKernel([factor.to_gpjax(part) for factor, part in self._parts(parameters)])
+        return _gpjax().kernels.ProductKernel([factor.to_gpjax(part) for factor, part in self._parts(parameters)])
 
     def _start(self, num_inputs: int, *, unit: bool) -> Parameters:
         return {
@@ -598,96 +591,6 @@ def _keyed(parts: tuple[Kernel, ...]) -> list[tuple[str, Kernel]]:
         seen[part.name] = seen.get(part.name, 0) + 1
         keyed.append((part.name if seen[part.name] == 1 else f"{part.name}_{seen[part.name]}", part))
     return keyed
-
-
-# The stationary covariance and its gradient ------------------------------------------------------------------------
-
-
-def _squared_distances(
-    X: Float[Array, "N D"], Z: Float[Array, "M D"], lengthscale: Float[Array, " L"], same: bool
-) -> Float[Array, "N M"]:
-    if X.shape[1] <= _DIRECT_COLUMNS:
-        # Weighting each square, rather than scaling the inputs, keeps divisions out of the loop over pairs.
-        weights = jnp.broadcast_to(1.0 / lengthscale**2, X.shape[1:])
-        return _add(weights[d] * _differences(X, Z, d) ** 2 for d in range(X.shape[1]))
-    X, Z = _centred(X, Z)
-    X, Z = X / lengthscale[None, :], Z / lengthscale[None, :]
-    r2 = jnp.sum(X * X, axis=1)[:, None] + jnp.sum(Z * Z, axis=1)[None, :] - 2.0 * (X @ Z.T)
-    r2 = jnp.maximum(r2, 0.0)  # |x|^2 + |z|^2 - 2 x.z of near points may round below 0
-    return jnp.where(jnp.eye(X.shape[0], dtype=bool), 0.0, r2) if same else r2
-
-
-def _differences(X: Float[Array, "N D"], Z: Float[Array, "M D"], column: int) -> Float[Array, "N M"]:
-    return X[:, column][:, None] - Z[:, column][None, :]
-
-
-def _centred(X: Float[Array, "N D"], Z: Float[Array, "M D"]) -> tuple[Float[Array, "N D"], Float[Array, "M D"]]:
-    """Both moved by a row of `Z`: differences stay, and their expansion into products loses fewer digits.
-
-    By the first: it is data where others may be padding, which would take part in a mean.
-    """
-    return X - Z[:1], Z - Z[:1]
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _stationary(
-    kind: type[_Stationary],
-    same: bool,
-    X: Float[Array, "N D"],
-    Z: Float[Array, "M D"],
-    lengthscale: Float[Array, " L"],
-    variance: Float[Array, ""],
-    shape: tuple[Float[Array, ""], ...],
-) -> Float[Array, "N M"]:
-    """variance * profile(r2, *shape), r2 the squared distances of `X` and `Z` in lengthscales."""
-    return _stationary_forward(kind, same, X, Z, lengthscale, variance, shape)[0]
-
-
-def _stationary_forward(
-    kind: type[_Stationary],
-    same: bool,
-    X: Float[Array, "N D"],
-    Z: Float[Array, "M D"],
-    lengthscale: Float[Array, " L"],
-    variance: Float[Array, ""],
-    shape: tuple[Float[Array, ""], ...],
-) -> tuple[Float[Array, "N M"], Any]:
-    r2 = _squared_distances(X, Z, lengthscale, same)
-    k, slope = kind._profile(r2, *shape)
-    return variance * k, (X, Z, lengthscale, variance, shape, r2, k, slope)
-
-
-def _stationary_backward(
-    kind: type[_Stationary], same: bool, residuals: Any, K_bar: Float[Array, "N M"]
-) -> tuple[Any, ...]:
-    X, Z, lengthscale, variance, shape, r2, k, slope = residuals
-    W = variance * K_bar * slope  # the gradient with respect to r2
-    columns = range(X.shape[1])
-    # For each column: sum_m W_nm (x_n - z_m), sum_n W_nm (z_m - x_n) and sum_nm W_nm (x_n - z_m)^2
-    if kind._is_steep and X.shape[1] <= _DIRECT_COLUMNS:
-        forces_x = jnp.stack([jnp.sum(W * _differences(X, Z, d), axis=1) for d in columns], axis=1)
-        forces_z = -jnp.stack([jnp.sum(W * _differences(X, Z, d), axis=0) for d in columns], axis=1)
-        squares = jnp.stack([jnp.sum(W * _differences(X, Z, d) ** 2) for d in columns])
-    else:
-        X, Z = _centred(X, Z)
-        of_x, of_z = jnp.sum(W, axis=1)[:, None], jnp.sum(W, axis=0)[:, None]
-        WZ = W @ Z
-        forces_x, forces_z = of_x * X - WZ, of_z * Z - W.T @ X
-        squares = jnp.sum(X * (of_x * X - 2.0 * WZ), axis=0) + jnp.sum(of_z * Z * Z, axis=0)
-    if lengthscale.shape == (1,):
-        squares = jnp.sum(squares)[None]
-    weights = 2.0 / lengthscale[None, :] ** 2
-    _, shape_pullback = jax.vjp(lambda *values: kind._profile(r2, *values)[0], *shape)
-    return (
-        weights * forces_x,
-        weights * forces_z,
-        -2.0 * squares / lengthscale**3,
-        jnp.sum(K_bar * k),
-        shape_pullback(variance * K_bar),
-    )
-
-
-_stationary.defvjp(_stationary_forward, _stationary_backward)
 
 
 # Names, settings and units -----------------------------------------------------------------------------------------

@@ -124,6 +124,9 @@ class Space:
                 if setting != "priors" and not value > 0.0:
                     raise SettingsError(f"{setting}: {name}={value}, expected a positive number")
         first, low, high = self.first(), *self.box()
+        for name, least, most in zip(self.element_names, low, high, strict=True):
+            if least > most:
+                raise SettingsError(f"upper: {name} is below its lower bound, or below its floor")
         for name, inside in zip(self.element_names, (first >= low) & (first <= high), strict=True):
             if not inside:
                 raise SettingsError(f"start: {name} lies outside the box that lower, upper and the floors give it")
