@@ -102,6 +102,11 @@ class FederatedAlgorithm(abc.ABC, Generic[Server, Client, Request, Reply]):
         """
         return None
 
+    @property
+    def is_uneven(self) -> bool:
+        """Whether clients of like size may take very different times. In a batch all would wait for the longest."""
+        return False
+
     def client_bytes(self, rows: int) -> int:
         """About how much memory the work of one client of that many rows touches at a time.
 

@@ -109,7 +109,7 @@ class Exchange:
         refused = self.refusals(answers, clients)
         if refused:
             logger.warning("round %d: refused %s", self.round, self.in_words(refused))
-        fine = ~np.isin(clients, list(refused))
+        fine = ~np.isin(clients, list(refused)) if refused else np.ones(len(clients), dtype=bool)
         counts = fine & self.is_awaited(answers, clients)
         again = fine & ~counts & (self.answered[clients] == answers.request)
         counted = clients[counts]
@@ -121,12 +121,13 @@ class Exchange:
             self.write(answers, clients[times > time], "repeated")
         if not len(counted):
             return None
-        counts = np.isin(answers.positions, counted)
+        is_counted = np.zeros(len(answers.positions), dtype=bool)
+        is_counted[np.searchsorted(answers.positions, counted)] = True
         if self.algorithm.combine == "stack":
-            rows = np.where(counts[:, None], answers.replies, 0.0)
-            server, info, is_nan = answers.shape.update(self.server, rows, answers.positions, counts)
+            rows = np.where(is_counted[:, None], answers.replies, 0.0)
+            server, info, is_nan = answers.shape.update(self.server, rows, answers.positions, is_counted)
         else:
-            server, info, is_nan = answers.shape.update(self.server, sum_in_order(answers.replies[counts]))
+            server, info, is_nan = answers.shape.update(self.server, sum_in_order(answers.replies[is_counted]))
         if is_nan:
             raise RunError(
                 f"round {self.round}: what {type(self.algorithm).__name__} made of {len(counted)} finite answers is not"

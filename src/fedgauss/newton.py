@@ -87,7 +87,7 @@ def _ball_step(
     shift = jnp.where(length(least) <= radius, least, shift)
     step = -slopes / (values + shift)
     # The hard case: no slope along the most negative curvature, and the ball not filled. Go to its edge that way.
-    rest = jnp.sqrt(jnp.maximum(radius**2 - step @ step, 0.0))
+    rest = jnp.sqrt(jnp.maximum(radius**2 - step[1:] @ step[1:], 0.0))
     is_hard = (values[0] < 0.0) & (length(least) < radius)
-    step = step.at[0].add(jnp.where(is_hard, jnp.where(slopes[0] > 0.0, -rest, rest), 0.0))
+    step = step.at[0].set(jnp.where(is_hard, jnp.where(slopes[0] > 0.0, -rest, rest), step[0]))
     return jnp.where(free, vectors @ step, 0.0)

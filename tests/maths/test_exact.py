@@ -218,11 +218,14 @@ def test_gradient_and_hessian_are_derivatives_of_the_value(kernel: Kernel, paddi
     logs = logarithms(parameters)
     value, gradient, hessian = run(logs, *with_padding(X, y, padding, 3.0), count)
 
+    @jax.jit
     def of_logs(logs: Any) -> Any:
-        return negative_log_marginal_likelihood(kernel, constrained(logs), X, y)
+        each = jax.value_and_grad(lambda logs: negative_log_marginal_likelihood(kernel, constrained(logs), X, y))
+        return each(logs)
 
-    assert float(value) == pytest.approx(float(of_logs(logs)), rel=1e-12)
-    np.testing.assert_allclose(gradient, jax.grad(of_logs)(logs), rtol=1e-10, atol=1e-10)
+    expected_value, expected_gradient = of_logs(logs)
+    assert float(value) == pytest.approx(float(expected_value), rel=1e-12)
+    np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-10, atol=1e-10)
 
     unravel = numpy_unravel(parameters)
 
@@ -333,7 +336,7 @@ def test_equal_inputs_without_noise_take_jitter(scale: float) -> None:
     assert DensePosterior.condition(RBF(), with_noise, *twice).notes == {"jitter": 0.0}
 
 
-@pytest.mark.parametrize("size", [1, 2, 31, 32, 33, 63, 64, 65, 129])
+@pytest.mark.parametrize("size", [1, 31, 32, 33, 64, 65, 129])
 def test_inverse_from_a_cholesky_factor(size: int) -> None:
     A = np.random.default_rng(size).normal(size=(size, size + 3))
     K = A @ A.T / size + 0.5 * np.eye(size)
@@ -422,7 +425,10 @@ def test_draws_have_the_mean_and_covariance_of_the_posterior() -> None:
 
 
 def test_draws_at_training_inputs_without_noise_are_the_targets() -> None:
+    """A covariance of zeros up to rounding: its jitter is relative to the prior's variance."""
     (X, y), parameters = data(8), some_parameters(Matern32(), noise_variance=1e-12)
     parameters["variance"] = np.array(1e4)
-    draws = DensePosterior.condition(Matern32(), parameters, X, y).sample(jax.random.key(0), X, 20)
-    np.testing.assert_allclose(draws, np.tile(y, (20, 1)), atol=0.05)  # jitter of 1e-10 times 1e4, 50 times
+    posterior = DensePosterior.condition(Matern32(), parameters, X, y)
+    draws = posterior.sample(jax.random.key(0), np.concatenate([X, X]), 20)
+    np.testing.assert_allclose(draws, np.tile(y, (20, 2)), atol=0.01)  # a standard deviation of 1e-3
+    assert np.std(draws - np.tile(y, (20, 2))) == pytest.approx(1e-3, rel=0.3)

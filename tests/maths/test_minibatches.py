@@ -63,11 +63,11 @@ def test_all_places_give_all_rows_once() -> None:
             assert np.all(rows[count:] == rows[count - 1])
 
 
-@pytest.mark.parametrize("count", [1_000_000, 2**20, 2**20 + 1, 2**31 - 1])
+@pytest.mark.parametrize("count", [1_000_000, 2**20 + 1, 2**31 - 1])
 def test_places_among_many_rows_give_different_rows(count: int) -> None:
-    places = np.unique(np.random.default_rng(0).integers(0, count, 20_000))
-    places = np.concatenate([places, np.setdiff1d([0, 1, 2, count - 2, count - 1], places)])
-    rows = np.asarray(shuffled(jax.random.key(1), jnp.asarray(places), jnp.array(count)))
+    drawn = np.unique(np.random.default_rng(0).integers(5, count - 5, 30_000))[:20_000]
+    places = np.concatenate([drawn, np.arange(5), np.arange(count - 5, count)])  # of one number: one compilation
+    rows = np.asarray(many_shuffles(keys(1), jnp.asarray(places), jnp.array(count)))[0]
     assert len(np.unique(rows)) == len(places)
     assert rows.min() >= 0
     assert rows.max() < count

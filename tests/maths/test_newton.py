@@ -100,7 +100,8 @@ def test_hardly_any_slope_along_the_most_negative_curvature(seed: int) -> None:
     slopes, expected = hard_case(0.7)
     Q = rotation(4, seed)
     H = (Q * HARD) @ Q.T
-    _, decrease = solve(Q @ slopes, (H + H.T) / 2, 2.0)
+    step, decrease = solve(Q @ slopes, (H + H.T) / 2, 2.0)
+    assert np.linalg.norm(step) <= 2.0 * (1 + 1e-9)
     assert decrease >= (1 - 1e-9) * model_decrease(slopes, np.diag(HARD), expected)
 
 

@@ -249,6 +249,11 @@ class HyperparameterAveraging(FederatedAlgorithm[AveragingServer, AveragingClien
         own = jax.vmap(self.constrained)(clients.personal) if clients.personal else {}
         return self.constrained(server.parameters), own
 
+    @property
+    def is_uneven(self) -> bool:
+        """An epoch is as many steps as a client's rows make minibatches."""
+        return self.local_steps == "epoch"
+
     def client_bytes(self, rows: int) -> int:
         """About four matrices of a minibatch's rows by its rows."""
         return 32 * min(self.batch_size, rows) ** 2

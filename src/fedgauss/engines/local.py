@@ -429,6 +429,7 @@ class LocalWorker:
         if not whole and len(self.buckets) > 1:
             share = min(_rounded_up(share), -(-len(one.indices) // devices))
         fits = max(1, _TOGETHER // max(1, self.algorithm.client_bytes(one.X.shape[1])))
+        fits = 1 if self.algorithm.is_uneven else fits
         together = -(-share // -(-share // fits))
         share = -(-share // together) * together
         hands = [np.resize(largest_first[d::devices], share) for d in range(devices)]

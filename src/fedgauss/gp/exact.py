@@ -41,7 +41,8 @@ def negative_log_marginal_likelihood(
         parameters: Of the kernel, and `noise_variance`.
         X: Inputs.
         y: Targets.
-        count: How many leading rows are data. The others are padding: finite, any value, and change nothing.
+        count: How many leading rows are data. The others are padding: any values whose squares are finite, best zeros;
+            they change nothing.
 
     Returns:
         The value; NaN if the covariance cannot be factorised with any jitter. Its gradient costs one matrix inverse.

@@ -10,6 +10,9 @@ _MIXES = 4
 def shuffled(key: PRNGKeyArray, places: Int[Array, "K"], count: Int[Array, ""]) -> Int[Array, "K"]:
     """The rows that stand at these places of a random order of `count` rows. Different places give different rows.
 
+    Not all orders of few rows are quite equally likely: below 17 rows a row stands at a given place up to 10 % too
+    often or too seldom, and is in a first batch of four up to 2 %.
+
     Sorting a million keys to draw 32 rows would cost more than the rows are worth. Instead each place is mixed by a
     keyed bijection of the integers below the next power of two (multiply by an odd number, fold the high bits down),
     again and again until it falls below `count`.
