@@ -13,7 +13,7 @@ The signal is no draw from the prior, and the parameters that suit 32 of its poi
 a Matern kernel, where it is 2. The paper's theorems have this error fall as minibatches grow, so there is a case of 128
 rows. It was added after a trial with six clients, in which minibatches of 32 had covered 92.7 % of the test rows.
 
-The paper does not say how a client conditions on 600,000 rows. The two cases here:
+The paper does not say how a client conditions on 600,000 rows. Two ways here:
 
 - matern52, "statespace": exact, and linear in the rows. Matern 5/2 is the smoothest kernel that has it, and the signal
   is smooth. An RBF kernel has none: its spectrum is not rational, so no finite state carries all that the past says.
