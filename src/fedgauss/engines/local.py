@@ -210,7 +210,7 @@ class Run:
             "clients_answered": sum(self.ledger.num_clients(e) for e in entries if e.outcome == "counted"),
             "clients_refused": refused,
         }
-        for name, leaf in named_leaves(jax.device_get(info)):
+        for name, leaf in named_leaves(jax.tree.map(np.asarray, info)):
             row[name] = leaf.item() if leaf.ndim == 0 else leaf.tolist()
         row["seconds"] = time.perf_counter() - started
         self.history.append(row)
@@ -408,7 +408,7 @@ class LocalWorker:
             cohort = _compiled_cohort(self.algorithm, layout.devices, layout.together)
             places = where[layout.order]
             mine = jax.tree.map(lambda leaf, places=places: leaf[places], states)
-            out, rows = jax.device_get(cohort(request, np.int32(request_id), self.key, mine, data, idents))
+            out, rows = jax.tree.map(np.asarray, cohort(request, np.int32(request_id), self.key, mine, data, idents))
             if replies is None:
                 replies = np.empty((len(positions), rows.shape[1]))
             replies[places] = rows
