@@ -5,8 +5,11 @@ thread); above 1.6 times the cost of potrf + potri alone at 128 and 256; less th
 two cores; more than 0.7 ms a round of CURRIN with the authors' settings (their R code took 6.5); more than 1 s a round
 of 10,000 clients with 20 points each.
 
-Each measurement runs in a process of its own (`--measure`), pinned to the cores it may use; times are medians. Ratios
-are taken within one run of this script, since the machine's clock and its neighbours are not ours.
+Each measurement runs in a process of its own (`--measure`), pinned to the cores it may use; times are medians within a
+process, and of three processes taken in turn. Ratios are of one run of this script, since the machine's clock and its
+neighbours are not ours.
+
+    python speed.py
 """
 
 import argparse
@@ -20,6 +23,7 @@ from typing import Any
 
 CLIENTS, D, STEPS, RATE = 20, 5, 20, 0.05
 BATCHES = (32, 128, 256)
+TURNS = 3
 
 
 def median_seconds(work: Callable[[], Any], repeats: int) -> float:
@@ -193,12 +197,16 @@ def main() -> None:
     from rows import record
 
     for batch in BATCHES:
-        values = {
-            "fedgauss": measure("fedgauss", batch, 1),
-            "fedgauss, two cores": measure("fedgauss", batch, 2, cores=2),
-            "GPyTorch": measure("gpytorch", batch),
-            "potrf + potri": measure("lapack", batch),
-        }
+        turns = [
+            {
+                "fedgauss": measure("fedgauss", batch, 1),
+                "fedgauss, two cores": measure("fedgauss", batch, 2, cores=2),
+                "GPyTorch": measure("gpytorch", batch),
+                "potrf + potri": measure("lapack", batch),
+            }
+            for _ in range(TURNS)
+        ]
+        values = {name: sorted(turn[name] for turn in turns)[TURNS // 2] for name in turns[0]}
         values["times GPyTorch"] = values["GPyTorch"] / values["fedgauss"]
         values["over the floor"] = values["fedgauss"] / values["potrf + potri"]
         values["two cores gain"] = values["fedgauss"] / values["fedgauss, two cores"]
