@@ -462,8 +462,11 @@ def test_a_covariance_that_no_start_can_factorise_is_said_and_whose_it_is() -> N
     x = np.linspace(0.0, 1000.0, 12)[:, None]
     federation = fg.Federation.from_arrays({"tame": (x / 1000.0, np.sin(x[:, 0])), "wild": (x, np.sin(x[:, 0]))})
     method = fg.FGPR(kernel=fg.kernels.Polynomial(degree=60), solver="exact", inputs="none")
-    with pytest.raises(RunError, match=r"every client, but 'wild': its covariance cannot be factorised at any start"):
-        method.fit(federation, progress=False)
+    for fitted in (method, fg.Separate(method)):
+        with pytest.raises(
+            RunError, match=r"every client, but 'wild': its covariance cannot be factorised at any start"
+        ):
+            fitted.fit(federation, progress=False)
 
 
 def test_validation_puts_errors_of_held_out_rows_in_the_history_now_and_then() -> None:

@@ -264,8 +264,10 @@ class HyperparameterAveraging(FederatedAlgorithm[AveragingServer, AveragingClien
 _IMPOSSIBLE = 1e100
 """What a client answers where its covariance cannot be factorised with any jitter: the server steps back."""
 
-_HOPELESS = 1e90
+HOPELESS = 1e90
 """No likelihood of data is so bad: a sum or weighted mean above this holds what is impossible."""
+
+NO_START = "its covariance cannot be factorised at any start, with any jitter"
 
 
 class StartsRequest(NamedTuple):
@@ -376,7 +378,7 @@ class ExactHyperparameters(FederatedAlgorithm[ExactServer, tuple[()], Any, Any])
 
     def request(self, server: ExactServer) -> StartsRequest | DerivativesRequest | None:
         """Starts first, then one point after the other."""
-        if float(server.value) >= _HOPELESS:
+        if float(server.value) >= HOPELESS:
             raise NotPositiveDefiniteError(
                 "at every start some client's covariance cannot be factorised, with any jitter. Standardise the inputs,"
                 " raise noise_floor, or take another kernel"
@@ -427,9 +429,7 @@ class ExactHyperparameters(FederatedAlgorithm[ExactServer, tuple[()], Any, Any])
 
     def refusal(self, request: Any, reply: Any) -> str | None:
         """A client for which no start is possible: the sum over clients would not tell whose covariance it was."""
-        if isinstance(reply, Values) and np.all(reply.values >= _HOPELESS):
-            return "its covariance cannot be factorised at any start, with any jitter"
-        return None
+        return NO_START if isinstance(reply, Values) and np.all(reply.values >= HOPELESS) else None
 
     def _blocks(self, data: Data) -> tuple[Any, Any, Any]:
         """Rows b, b + B, b + 2 B, ... for each block b of B; empty blocks count nothing."""

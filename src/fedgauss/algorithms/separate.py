@@ -8,7 +8,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from fedgauss.algorithm import Data, FederatedAlgorithm, Key
-from fedgauss.algorithms.fgpr import DerivativesRequest, ExactHyperparameters, ExactServer, StartsRequest
+from fedgauss.algorithms.fgpr import (
+    HOPELESS,
+    NO_START,
+    DerivativesRequest,
+    ExactHyperparameters,
+    ExactServer,
+    StartsRequest,
+)
 from fedgauss.gp.parameters import Flat
 from fedgauss.messages import Weighted, mean, weighted
 
@@ -71,6 +78,10 @@ class SeparateToConvergence(FederatedAlgorithm[Any, Any, BeginRequest, Weighted]
         )  # fmt: skip
         rows = jnp.maximum(data.num_rows, 1)
         return server.point, weighted(SeparateInfo(server.value / rows, server.round), data.weight)
+
+    def refusal(self, request: BeginRequest, reply: Weighted) -> str | None:
+        """A client without any start that is possible has learned nothing."""
+        return NO_START if reply.value.objective >= HOPELESS else None
 
     def server_update(self, server: Float[Array, ""], total: Weighted) -> tuple[Float[Array, ""], SeparateInfo]:
         """Nothing to agree on."""
