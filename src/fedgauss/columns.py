@@ -28,14 +28,14 @@ class Columns(NamedTuple):
     client: str | None
 
 
-def quoted(names: Sequence[str], most: int = 8) -> str:
-    """Column names for a message, the first few of many.
+def quoted(names: Sequence[str], most: int = 8, mark: str = '"') -> str:
+    """Names for a message, the first few of many.
 
     Example:
         >>> quoted(["a", "b"]), quoted(["a", "b", "c"], most=1)
         ('"a", "b"', '"a" and 2 more')
     """
-    shown = ", ".join(f'"{name}"' for name in names[:most])
+    shown = ", ".join(f"{mark}{name}{mark}" for name in names[:most])
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 
@@ -61,9 +61,7 @@ def as_table(values: Any, who: str) -> Table | None:
     try:
         native = nw.from_native(values, allow_series=True, pass_through=True)
     except DuplicateError:
-        names = [str(name) for name in getattr(values, "columns", ())]
-        twice = [name for name, times in Counter(names).items() if times > 1]
-        raise DataError(f"{who}: two columns are named {quoted(twice[:1])}; rename one") from None
+        raise _repeated([str(name) for name in getattr(values, "columns", ())], who) from None
     if isinstance(native, nw.LazyFrame):
         raise DataError(f"{who}: got a lazy frame, expected one that holds its rows; call .collect() first")
     if isinstance(native, nw.Series):
@@ -72,9 +70,14 @@ def as_table(values: Any, who: str) -> Table | None:
         return None
     columns = list(native.iter_columns())
     names = [str(column.name) for column in columns]
-    if repeated := [name for name, times in Counter(names).items() if times > 1]:
-        raise DataError(f"{who}: two columns are named {quoted(repeated[:1])}; rename one")
+    if len(set(names)) < len(names):
+        raise _repeated(names, who)
     return dict(zip(names, columns, strict=True))
+
+
+def _repeated(names: Sequence[str], who: str) -> DataError:
+    repeated = [name for name, times in Counter(names).items() if times > 1]
+    return DataError(f"{who}: two columns are named {quoted(repeated[:1])}; rename one")
 
 
 def stack(table: Table, names: Sequence[str], who: str) -> Float64[np.ndarray, "N D"]:

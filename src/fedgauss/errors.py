@@ -1,7 +1,7 @@
 """The errors users see: who, what came, what was expected, what to do; never data, never a path of a client."""
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 
 class FedgaussError(Exception):
@@ -30,17 +30,6 @@ class RunError(FedgaussError):
 
 class NotPositiveDefiniteError(FedgaussError):
     """A covariance could not be factorised: says which jitter was tried."""
-
-
-def listed(names: Sequence[str]) -> str:
-    """The first five names, and how many more there are.
-
-    Example:
-        >>> listed(["a", "b"]), listed(["c"] * 7)
-        ("'a', 'b'", "'c', 'c', 'c', 'c', 'c' and 2 more")
-    """
-    shown = ", ".join(f"'{name}'" for name in names[:5])
-    return shown + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

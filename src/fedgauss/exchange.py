@@ -17,7 +17,8 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from fedgauss.algorithm import FederatedAlgorithm, Stacked
-from fedgauss.errors import ReplyError, RunError, listed
+from fedgauss.columns import quoted
+from fedgauss.errors import ReplyError, RunError
 from fedgauss.ledger import Entry, Ledger, positions_or_all
 from fedgauss.messages import ArraySpec, describe, message_name, reply_kind
 from fedgauss.schedules import Positions
@@ -142,8 +143,8 @@ class Exchange:
     def in_words(self, clients: dict[int, str]) -> str:
         """Clients, by position, with what is the matter with them: those with the same trouble together."""
         troubles = dict.fromkeys(clients.values())
-        names = {what: listed([self.names[c] for c in clients if clients[c] == what]) for what in troubles}
-        return "; ".join(f"{who}: {what}" for what, who in names.items())
+        whose = {what: [self.names[c] for c in clients if clients[c] == what] for what in troubles}
+        return "; ".join(quoted(names, most=5, mark="'") + f": {what}" for what, names in whose.items())
 
     def is_awaited(self, answers: Answers, clients: Positions) -> Any:
         """Whether each client's answer is to the newest request it was sent, and has not been counted yet."""

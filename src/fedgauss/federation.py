@@ -87,7 +87,7 @@ class Federation:
             Federation(2 clients, 8 rows, 2 inputs, 1 target)
         """
         clients = []
-        if not isinstance(data, Mapping | Iterable):
+        if not isinstance(data, Iterable):
             raise DataError(f"expected {{name: (X, y)}} for every client, got {type(data).__name__}")
         for name, pair in data.items() if isinstance(data, Mapping) else data:
             if not isinstance(pair, tuple | list) or len(pair) != 2:

@@ -182,10 +182,10 @@ class Run:
         if request is None:
             return False
         needs_every = self.algorithm.needs_every(request)
-        if isinstance(self.schedule, Asynchronous) and not needs_every:
-            answers, info, asked = self._absorb_next(self.schedule, request)
-        elif isinstance(self.schedule, Asynchronous) or needs_every:
+        if needs_every:
             answers, info, asked = self._ask_and_wait(request, np.arange(len(self.names)), needs_every)
+        elif isinstance(self.schedule, Asynchronous):
+            answers, info, asked = self._absorb_next(self.schedule, request)
         else:
             cohort = self.schedule.select(self.exchange.round, self.sizes, seed=self.seed)
             answers, info, asked = self._ask_and_wait(request, cohort, needs_every)
@@ -258,7 +258,7 @@ class Run:
         exchange = self.exchange
         needed = "every client" if self.algorithm.needs_every(answers.asked) else "at least one client"
         raise RunError(
-            f"round {self.exchange.round}, request {answers.request} of {type(self.algorithm).__name__}: needs the"
+            f"round {exchange.round}, request {answers.request} of {type(self.algorithm).__name__}: needs the"
             f" answer of {needed}, but {exchange.in_words(clients)}."
             f" {'The last finished round is kept' if exchange.round else 'No round was finished'}; check these clients"
             " and run again."
