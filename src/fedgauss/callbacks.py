@@ -207,11 +207,15 @@ class EarlyStopping(Callback):
         column: Of the history, such as "objective" or "validation_nlpd".
         patience: How many rounds with a value in that column to wait for something better.
         min_delta: By how much better.
+        keep_best: Whether to go back, at the end, to what the server knew after the best round. What clients keep
+            for themselves stays as it is. With `fg.Checkpoint`, this callback stands before it.
     """
 
-    def __init__(self, column: str = "objective", *, patience: int = 10, min_delta: float = 0.0) -> None:
+    def __init__(
+        self, column: str = "objective", *, patience: int = 10, min_delta: float = 0.0, keep_best: bool = False
+    ) -> None:
         check_positive("EarlyStopping", "patience", patience, whole=True)
-        self.column, self.patience, self.min_delta = column, patience, min_delta
+        self.column, self.patience, self.min_delta, self.keep_best = column, patience, min_delta, keep_best
         self._best, self._since = math.inf, 0
 
     def start(self, run: Run) -> bool:
@@ -227,14 +231,23 @@ class EarlyStopping(Callback):
         if self.column not in row and len(run.history) == 1:
             known = sorted(name for name, value in row.items() if isinstance(value, float))
             raise SettingsError(f"EarlyStopping: the history has no column {self.column!r}, only {', '.join(known)}")
-        self._see(row)
+        if self._see(row) and self.keep_best:
+            run.kept = run.server
         return self._since >= self.patience
 
-    def _see(self, row: dict[str, Any]) -> None:
+    def end(self, run: Run) -> None:
+        """Go back to the best round, if asked to."""
+        if self.keep_best and len(run.kept):
+            run.exchange.server = run.kept
+
+    def _see(self, row: dict[str, Any]) -> bool:
+        """Whether this round is the best so far."""
         value = row.get(self.column)
         if value is None:
-            return
-        if value < self._best - self.min_delta:
+            return False
+        is_best = bool(value < self._best - self.min_delta)
+        if is_best:
             self._best, self._since = value, 0
         else:
             self._since += 1
+        return is_best

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from fedgauss.disclosure import Told
     from fedgauss.federation import Client
-    from fedgauss.fitted import FittedPrior
+    from fedgauss.fitted import Fitted
     from fedgauss.runfile import Finished
 
 app = typer.Typer(
@@ -183,16 +183,23 @@ def _show_run(finished: "Finished") -> None:
     up, down = (int(ledger.filter(direction=which)["bytes"].sum()) for which in ("up", "down"))
     typer.echo(f"{model.learned.method}: {len(train)} clients, {train.num_rows} training rows, {len(history)} rounds")
     typer.echo(f"sent: {in_bytes(up)} by the clients, {in_bytes(down)} to them")
-    if model.learned.shared:
-        from fedgauss.gp.parameters import flatten
-
-        learned = flatten(model.parameters_).items()
-        typer.echo("learned: " + ", ".join(f"{name} {_number(value)}" for name, value in learned))
+    if shown := _short_parameters(model):
+        typer.echo("learned: " + ", ".join(shown))
     if finished.table is None:
         typer.echo("no rows were held out: nothing to judge the predictions by")
     else:
         _console().print(_metrics_table(finished.table))
     typer.echo(f"written to {finished.folder}")
+
+
+def _short_parameters(model: "Fitted[Any]") -> list[str]:
+    """What was learned and is shared by all, but for networks' weights and inducing inputs."""
+    from fedgauss.gp.parameters import flatten
+
+    if model.learned.method == "Separate":
+        return []
+    found = flatten(model.parameters_).items()
+    return [f"{name} {_number(value)}" for name, value in found if ".layers." not in name and name != "inducing_inputs"]
 
 
 def _number(value: Any) -> str:
@@ -292,7 +299,7 @@ def _inside(folder: Path, file: str) -> Path:
     return place
 
 
-def _read_new(path: Path, model: "FittedPrior") -> "tuple[pl.DataFrame, pl.DataFrame]":
+def _read_new(path: Path, model: "Fitted[Any]") -> "tuple[pl.DataFrame, pl.DataFrame]":
     """All columns of a file as they are, and the model's inputs as numbers."""
     import polars as pl
 
@@ -324,13 +331,13 @@ def _read(path: Path, choose: Any) -> "pl.DataFrame":
     return read_file(path, f"'{path.name}'", choose)[0]
 
 
-def _whose(model: "FittedPrior", data: Path | None, name: str | None) -> "Client | str | None":
+def _whose(model: "Fitted[Any]", data: Path | None, name: str | None) -> "Client | str | None":
     """Who is predicted for: a client with these rows, or one whose rows were saved with the model."""
     from fedgauss.columns import choose_columns
     from fedgauss.federation import Client
 
     learned = model.learned
-    if learned.method == "Pooled":
+    if model.is_global and (data is None or learned.method == "Pooled"):
         if data is not None:
             raise SettingsError("--data: a pooled model is the same for everyone; leave it out")
         return None
@@ -338,18 +345,18 @@ def _whose(model: "FittedPrior", data: Path | None, name: str | None) -> "Client
         if name is None or model.federation is None:
             raise SettingsError(
                 "--data: missing. The model holds no rows; a prediction needs the client's own, with columns"
-                f" {', '.join((*learned.inputs, learned.target))}"
+                f" {', '.join((*learned.inputs, *learned.targets))}"
                 if model.federation is None
                 else "--data or --client: missing. Say whose prediction this is"
             )
         return name
 
     def columns(came: Sequence[str]) -> Any:
-        chosen = {"target": learned.target, "inputs": learned.inputs}
+        chosen = {"target": learned.targets, "inputs": learned.inputs}
         return choose_columns(came, f"'{data.name}'", client=None, **chosen)
 
     rows = _read(data, columns)
-    return Client(rows.select(learned.inputs), rows.select(learned.target), name=name or data.stem)
+    return Client(rows.select(learned.inputs), rows.select(learned.targets), name=name or data.stem)
 
 
 def _beside(table: "pl.DataFrame", mean: Any, std: Any, file: str) -> "pl.DataFrame":
@@ -395,7 +402,7 @@ def inspect(
         is_run = (folder / "metrics.json").exists()
         rows = read_json(folder / "metrics.json", "the metrics of a run")["rows"] if is_run else {}
         told = disclosed(pl.read_parquet(place / "ledger.parquet"), rows)
-        columns = len(head["inputs"]) + 1
+        columns = len(head["inputs"]) + len(head["targets"])
         if client is not None:
             names = [one.client for one in told]
             told = [one for one in told if one.client == client]

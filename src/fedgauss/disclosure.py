@@ -30,6 +30,66 @@ _ARRAYS = {
         "scale": "the client's weight, or 1",
     },
     "BeginRequest": {"round": "the word to begin"},
+    "FeaturesRequest": {
+        "values": "what all share of the features, the noise and the weights' prior",
+        "constants": "random numbers, the same for all",
+        "round": "the round's number",
+    },
+    "KernelRequest": {
+        "values": "what all share of the features, the noise and the weights' prior",
+        "constants": "random numbers, the same for all",
+        "round": "the round's number",
+        "inputs": "the server's own inputs, which every client sees",
+    },
+    "LocalNetwork": {
+        "values": "the features, noise and prior after its local steps: a whole network of its own",
+        "objective": "the mean negative log evidence of a row",
+    },
+    "LocalKernel": {
+        "value.kernel": "its kernel between the server's inputs after its local steps",
+        "value.objective": "the mean negative log evidence of a row",
+        "weight": "the number one, to count the client",
+    },
+    "LocalInfo": {
+        "value.objective": "the mean negative log evidence of a row, times the weight",
+        "weight": "the client's weight: its number of rows, or 1",
+    },
+    "CollectRequest": {"round": "the word to send what was learned alone"},
+    "ClientNetwork": {"theta": "the features, noise and prior that it learned alone: a whole network of its own"},
+    "SumsRequest": {
+        "theta": "features, noise and prior, or kernel and inducing inputs, at which sums are wanted",
+        "constants": "random numbers, the same for all",
+    },
+    "FeatureSums": {
+        "phi_phi": "the sum over rows of products of features",
+        "phi_y": "the sum over rows of features times target",
+        "y_y": "the sum of the targets' squares",
+        "num_rows": "the number of rows",
+    },
+    "SparseStatistics": {
+        "phi_phi": "the sum over rows of products of features",
+        "phi_y": "the sum over rows of features times target",
+        "y_y": "the sum of the targets' squares",
+        "trace": "the sum over rows of the prior variance",
+        "count": "the number of rows",
+    },
+    "CotangentRequest": {
+        "theta": "where the gradient is wanted",
+        "constants": "random numbers, the same for all",
+        "cotangent": "what a change of each sum does to the objective",
+    },
+    "Pullback": {"gradient": "its part of the gradient in everything that is learned"},
+    "ScatterRequest": {
+        "theta": "features, noise and prior at which sums are wanted",
+        "constants": "random numbers, the same for all",
+    },
+    "Scatter": {"phi_phi": "the sum over rows of products of features"},
+    "WeightsRequest": {
+        "theta": "features, noise and prior at which sums are wanted",
+        "constants": "random numbers, the same for all",
+        "inverse": "the inverse of everybody's summed products: with it and its own, a client knows the others'",
+    },
+    "Weights": {"weights": "its part of the last layer's weights"},
     "SeparateInfo": {
         "value.objective": "its negative log likelihood of a row, times the weight",
         "value.steps": "how many steps were taken, times the weight",
@@ -118,17 +178,31 @@ def disclosed(ledger: pl.DataFrame, rows: Mapping[str, int]) -> list[Told]:
     ]
 
 
+_TALLY = {"members": "that it is counted, and its ticket, a random number", "failed": "whether it could not compute"}
+"""What comes beside a sum that must be over the same clients as another."""
+
+
 def _array(message: str, array: Mapping[str, Any]) -> Array:
+    known = _TALLY | _ARRAYS.get(message, {})
     name = str(array["name"])
-    known = _ARRAYS.get(message, {})
-    words = next((known[start] for start in known if name == start or name.startswith(f"{start}.")), "")
+    inner = name.removeprefix("value.") if name.removeprefix("value.").split(".")[0] in known else name
+    words = next((known[start] for start in known if inner == start or inner.startswith(f"{start}.")), "")
     return Array(name, tuple(array["shape"]), array["kind"], array["bytes"], words)
 
 
 def _warnings(client: str, rows: int | None, messages: list[Message]) -> list[str]:
     """What a client with few rows gave away."""
-    if rows is None or rows >= _FEW_ROWS:
+    if rows is None:
         return []
+    who = f"{client} has {rows} row{'' if rows == 1 else 's'}"
+    features = max((a.shape[-1] for m in messages if m.direction == "up" for a in m.arrays if _is_scatter(a)), default=0)
+    recoverable = (
+        f"{who}, fewer than the {features} features whose products it sent: its records, inputs and targets, can be"
+        " reconstructed from them."
+    )
+    found = [recoverable] if rows < features else []
+    if rows >= _FEW_ROWS:
+        return found
     sent = [message for message in messages if message.direction == "up"]
     has_moments = any(message.name == "MomentsReply" for message in sent)
     has_likelihood = any(message.name in ("LocalFit", "Values", "Derivatives") for message in sent)
@@ -141,7 +215,11 @@ def _warnings(client: str, rows: int | None, messages: list[Message]) -> list[st
         warnings.append("the sums and sums of squares of two rows give both values of every column")
     if rows > 1 and has_likelihood:
         warnings.append("so few rows that what it sent about its likelihood says much about each of them")
-    return [f"{client} has {rows} row{'' if rows == 1 else 's'}: {warning}." for warning in warnings]
+    return [*(f"{who}: {warning}." for warning in warnings), *found]
+
+
+def _is_scatter(array: Array) -> bool:
+    return array.name.rsplit(".", 1)[-1] == "phi_phi"
 
 
 def in_bytes(number: int) -> str:

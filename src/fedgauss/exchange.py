@@ -50,8 +50,13 @@ class Worker(Protocol):
     columns: tuple[int, int]
     """How many inputs and targets the clients' data have."""
 
-    def compute(self, request: Any, request_id: int, positions: Positions, states: Any) -> tuple[Any, Rows]:
-        """Proposed states and flattened replies of the clients at `positions`, in that order."""
+    def compute(
+        self, request: Any, request_id: int, positions: Positions, states: Any
+    ) -> tuple[Any, Rows | Sequence[np.ndarray[Any, Any]]]:
+        """Proposed states and flattened replies of the clients at `positions`, in that order.
+
+        A reply of another length than expected, as from a client with other software, is refused by name.
+        """
         ...
 
     def abstract_reply(self, request: Any) -> Any:
@@ -95,11 +100,12 @@ class Exchange:
         self.newest[positions] = request_id
         states = jax.tree.map(lambda leaf: leaf[positions], self.clients)
         shape = reply_shape(self.algorithm, request, self.worker)
-        proposals, replies = self.worker.compute(request, request_id, positions, states)
+        proposals, came = self.worker.compute(request, request_id, positions, states)
+        replies, judged = _as_rows(came, positions, sum(spec.bytes for spec in shape.arrays) // 8)
         who = positions_or_all(positions, len(self.names))
         message = message_name(request)
         self.ledger.write(Entry(self.round, request_id, "down", message, shape.request_arrays, who, "sent"))
-        return Answers(request_id, request, shape, positions, proposals, replies, {})
+        return Answers(request_id, request, shape, positions, proposals, replies, judged)
 
     def deliver(self, answers: Answers, arrived: Positions) -> Any | None:
         """Count the answers of the clients in `arrived`; the server's info, or `None` when nothing counted.
@@ -155,6 +161,7 @@ class Exchange:
         rows = answers.replies[np.searchsorted(answers.positions, clients)]
         finite = np.isfinite(rows).all(axis=1)
         found = dict.fromkeys(clients[~finite].tolist(), "the answer is not finite")
+        found |= {c: why for c in found if (why := answers.judged.get(c)) is not None}
         if type(self.algorithm).refusal is FederatedAlgorithm.refusal:
             return found
         for client, row in zip(clients[finite].tolist(), rows[finite], strict=True):
@@ -231,6 +238,21 @@ def reply_shape(algorithm: FederatedAlgorithm[Any, Any, Any, Any], request: Any,
         update = jax.jit(stacked if algorithm.combine == "stack" else summed)
         known[kind] = ReplyShape(message_name(reply), arrays, describe(request, "broadcast"), unravel, update)
     return known[kind]
+
+
+def _as_rows(
+    replies: Rows | Sequence[np.ndarray[Any, Any]], positions: Positions, length: int
+) -> tuple[Rows, dict[int, str | None]]:
+    """Replies as rows of one length, and by position who answered with another number of values."""
+    if isinstance(replies, np.ndarray) and replies.ndim == 2 and replies.shape[1] == length:
+        return replies, {}
+    rows, judged = np.full((len(positions), length), np.nan), {}
+    for place, (position, reply) in enumerate(zip(positions.tolist(), replies, strict=True)):
+        if reply.shape == (length,):
+            rows[place] = reply
+        else:
+            judged[position] = "the answer has another number of values than was asked for"
+    return rows, judged
 
 
 def client_idents(names: Sequence[str]) -> np.ndarray[Any, np.dtype[np.uint32]]:

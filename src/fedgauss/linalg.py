@@ -187,3 +187,32 @@ def _times_transpose(U: Float[Array, "N N"]) -> Float[Array, "N N"]:
     P, Q, R = U[:h, :h], U[:h, h:], U[h:, h:]
     lower = R @ Q.T
     return jnp.block([[_times_transpose(P) + Q @ Q.T, lower.T], [lower, _times_transpose(R)]])
+
+
+@jax.custom_vjp
+def whitening(K: Float[Array, "N N"]) -> Float[Array, "N N"]:
+    """W = L^-1, with K = L L^T up to the least jitter of `JITTERS` that succeeds: W K W^T = I.
+
+    Its gradient is three matrix products: dW = -half(W dK W^T) W, where half keeps the lower triangle and halves the
+    diagonal.
+
+    Example:
+        >>> whitening(4.0 * jnp.eye(2)).tolist()
+        [[0.5, 0.0], [0.0, 0.5]]
+    """
+    return _whitening_forward(K)[0]
+
+
+def _whitening_forward(K: Float[Array, "N N"]) -> tuple[Float[Array, "N N"], Float[Array, "N N"]]:
+    W = _inverse_transpose(cholesky(K)[0]).T
+    return W, W
+
+
+def _whitening_backward(W: Float[Array, "N N"], change: Float[Array, "N N"]) -> tuple[Float[Array, "N N"]]:
+    product = change @ W.T
+    half = jnp.tril(product) - 0.5 * jnp.diag(jnp.diagonal(product))
+    by_K = -(W.T @ half @ W)
+    return (0.5 * (by_K + by_K.T),)
+
+
+whitening.defvjp(_whitening_forward, _whitening_backward)

@@ -45,6 +45,29 @@ def add(left: Tree, right: Tree) -> Tree:
     return total
 
 
+class Tally(NamedTuple):
+    """A sum, and whose it is: two sums are over the same clients where their `members` are equal."""
+
+    value: Any
+    members: Float[Array, "2"]
+    """How many clients, and the sum of their tickets: whole numbers that each drew once, at random."""
+    failed: Float[Array, ""]
+    """How many of them could not compute their part; the value is then worth nothing."""
+
+
+def draw_ticket(key: Any) -> Float[Array, ""]:
+    """A client's ticket: below 2^32, so the sum over a million clients is exact."""
+    return jax.random.bits(key, (), jnp.uint32).astype(jnp.float64)
+
+
+def tally(value: Tree, ticket: Float[Array, ""]) -> Tally:
+    """A client's part of a sum; zeros that are marked as failed where it is not finite."""
+    leaves = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(value)]
+    fine = jnp.all(jnp.array(leaves))
+    value = jax.tree.map(lambda leaf: jnp.where(fine, leaf, 0.0), value)
+    return Tally(value, jnp.stack([jnp.ones(()), ticket]), 1.0 - fine)
+
+
 class ArraySpec(NamedTuple):
     """What the ledger records of one array of a message."""
 
@@ -93,13 +116,13 @@ def reply_kind(message: Any, combine: str) -> str:
 
 
 def message_name(message: Any) -> str:
-    """What the ledger calls a message: its type, and of a weighted mean the type of what is averaged.
+    """What the ledger calls a message: its type, and of a mean or tally the type of what is averaged or added.
 
     Example:
         >>> message_name(ArraySpec("x", (), "float64", 8, "sum")), message_name(Weighted((1.0, 2.0), 1.0))
         ('ArraySpec', 'tuple')
     """
-    return type(message.value if isinstance(message, Weighted) else message).__name__
+    return type(message.value if isinstance(message, Weighted | Tally) else message).__name__
 
 
 # --- bytes: arrays in safetensors, the tree's shape as JSON beside them -------------------------------------------

@@ -12,7 +12,7 @@ Only `data.clients` and `data.target` are needed; paths start at the run file's 
     test_fraction = 0.2          # of each client's rows, kept from the fit and predicted afterwards; 0 for none
 
     [method]
-    name = "FGPR"                # or "Separate", "Pooled": the method they hold goes to [method.method]
+    name = "FGPR"                # or "FedBNR", "FedSparseGP"; "Separate", "Pooled": their method goes to [method.method]
     preset = "as_published"      # the paper's settings; what else stands here changes them
     kernel = { name = "sum", terms = ["rbf", { name = "linear" }] }
     priors = { lengthscale = { mean = 0.0, std = 1.0 } }
@@ -45,20 +45,26 @@ import pydantic
 
 from fedgauss import runs
 from fedgauss.callbacks import Checkpoint
-from fedgauss.engines.local import Callback, Local, Network, Run
+from fedgauss.clients import Client
+from fedgauss.engines.local import Callback, Local, Run
+from fedgauss.engines.local import Network as SimulatedNetwork
 from fedgauss.errors import DataError, SettingsError, suggest
 from fedgauss.federation import Federation
-from fedgauss.fitted import FittedPrior
+from fedgauss.fitted import Fitted
+from fedgauss.gp.features import Fourier, Network
 from fedgauss.gp.kernels import Kernel, from_config
 from fedgauss.gp.parameters import LogNormal
 from fedgauss.metrics import MEAN, POOLED
-from fedgauss.models import FGPR, Pooled, Separate, plain_settings
+from fedgauss.models import FGPR, FedBNR, FedSparseGP, Pooled, Separate, plain_settings
 from fedgauss.schedules import Asynchronous, Schedule, Sequential, Synchronous
 
-Method: TypeAlias = FGPR | Separate | Pooled
+Method: TypeAlias = FGPR | FedBNR | FedSparseGP | Separate | Pooled
 Model = TypeVar("Model", bound=pydantic.BaseModel)
 
-METHODS: dict[str, type[Method]] = {"FGPR": FGPR, "Separate": Separate, "Pooled": Pooled}
+METHODS: dict[str, type[Method]] = {
+    "FGPR": FGPR, "FedBNR": FedBNR, "FedSparseGP": FedSparseGP, "Separate": Separate, "Pooled": Pooled,
+}  # fmt: skip
+FEATURES: dict[str, Any] = {"network": Network, "fourier": Fourier}
 SCHEDULES: dict[str, type[Schedule]] = {
     "synchronous": Synchronous, "sequential": Sequential, "asynchronous": Asynchronous,
 }  # fmt: skip
@@ -101,6 +107,7 @@ class RunFile:
         engine: How clients are computed.
         output: What is written, and where.
         seed: Every draw, and the split into training and test rows, follows from it.
+        distillation: Where the method's own small data set was read from, if it has one.
     """
 
     path: Path
@@ -110,6 +117,7 @@ class RunFile:
     engine: Local = dataclasses.field(default_factory=Local)
     output: Output = dataclasses.field(default_factory=Output)
     seed: int = 0
+    distillation: str | None = None
 
     @property
     def folder(self) -> Path:
@@ -145,9 +153,13 @@ class RunFile:
         clients = self.data.clients
         moved_clients = moved(clients) if isinstance(clients, str) else [moved(text) for text in clients]
         kind = next(name for name, schedule in SCHEDULES.items() if type(self.schedule) is schedule)
+        method = _method_table(self.method)
+        if self.distillation is not None:
+            place = method["method"] if isinstance(self.method, Pooled) else method
+            place["distillation"] = moved(self.distillation)
         sections = {
             "data": self.data.model_dump() | {"clients": moved_clients},
-            "method": _method_table(self.method),
+            "method": method,
             "schedule": {"kind": kind} | dataclasses.asdict(self.schedule),
             "engine": dataclasses.asdict(self.engine),
             "output": self.output.model_dump() | {"folder": "."},
@@ -163,7 +175,7 @@ class Finished(NamedTuple):
     """What `execute` did."""
 
     folder: Path
-    model: FittedPrior
+    model: Fitted[Any]
     train: Federation
     table: pl.DataFrame | None
     """Metrics on held-out rows by client, "pooled" and "mean"; `None` if no rows were held out."""
@@ -194,12 +206,13 @@ def read_run_file(path: str | os.PathLike[str]) -> RunFile:
         raise SettingsError(f"run file '{path.name}': not UTF-8 text; save it as UTF-8") from error
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"run file '{path.name}': not readable as TOML: {error}") from error
-    check = _Check()
+    check = _Check(path.parent)
     for section in tables:
         if section not in _SECTIONS:
             check.problems.append(f"{section}: unknown section, expected one of {_listed(section, _SECTIONS)}")
+    check.data = check.model(Data, tables.get("data", {}), "data")
     found: dict[str, Any] = {
-        "data": check.model(Data, tables.get("data", {}), "data"),
+        "data": check.data,
         "method": check.method(tables.get("method", {}), "method"),
         "schedule": check.schedule(tables.get("schedule", {})),
         "engine": check.settings(
@@ -211,7 +224,7 @@ def read_run_file(path: str | os.PathLike[str]) -> RunFile:
     if check.problems:
         lead = f"{path.name}: " if len(check.problems) == 1 else f"{path.name} has {len(check.problems)} problems.\n"
         raise SettingsError(lead + "\n".join(check.problems))
-    return RunFile(path=path, **found)
+    return RunFile(path=path, distillation=check.read_distillation, **found)
 
 
 def execute(run_file: RunFile, *, output: Path | None = None, resume: bool = False, progress: bool = True) -> Finished:
@@ -291,8 +304,14 @@ class _KernelTable(pydantic.BaseModel):
 class _Check:
     """Reads tables into settings and gathers what is wrong, so that all of it can be told at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
         self.problems: list[str] = []
+        self.folder = folder
+        """Where paths start."""
+        self.data: Data | None = None
+        """`[data]`, once it has been read."""
+        self.read_distillation: str | None = None
+        """Where `method.distillation` was read from."""
 
     def model(self, model: type[Model], table: Any, key: str) -> Model | None:
         """A table as a model of pydantic; `None` if something is wrong."""
@@ -338,25 +357,51 @@ class _Check:
         cls, rest = self._choice(table, key, "name", METHODS, "FGPR")
         if cls is None:
             return None
-        if cls is not FGPR:
-            return typing.cast(
-                Method | None, self.settings(cls, rest, key, {"method": (dict[str, Any], self._inner_method)})
-            )
-        preset = rest.pop("preset", None)
-        if preset not in (None, "as_published"):
-            self.problems.append(f'{key}.preset: got {_shown(preset)}, expected "as_published"')
-        parts: dict[str, Part] = {
-            "kernel": (str | dict[str, Any], self.kernel),
-            "priors": (dict[str, dict[str, Any]], self.priors),
-            "optimiser": (Literal["adam", "sgd"], lambda value, key: value),
-        }
-        make = FGPR if preset is None else FGPR.as_published
-        return typing.cast(Method | None, self.settings(make, rest, key, parts, owner=FGPR))
+        if cls in (Separate, Pooled):
+            inner: dict[str, Part] = {"method": (dict[str, Any], self._inner_method)}
+            return typing.cast(Method | None, self.settings(cls, rest, key, inner))
+        make: Any = cls
+        if cls is not FedSparseGP:
+            preset = rest.pop("preset", None)
+            if preset not in (None, "as_published"):
+                self.problems.append(f'{key}.preset: got {_shown(preset)}, expected "as_published"')
+            make = cls if preset is None else cls.as_published
+        return typing.cast(Method | None, self.settings(make, rest, key, self._parts(cls), owner=cls))
+
+    def _parts(self, cls: type[Any]) -> dict[str, Part]:
+        """The keys of a method whose value is not a number or text as it stands."""
+
+        def same(value: Any, key: str) -> Any:
+            return value
+
+        kernel: Part = (str | dict[str, Any], self.kernel)
+        if cls is FGPR:
+            priors: Part = (dict[str, dict[str, Any]], self.priors)
+            return {"kernel": kernel, "priors": priors, "optimiser": (Literal["adam", "sgd"], same)}
+        if cls is FedSparseGP:
+            return {"kernel": kernel, "optimiser": (Literal["lbfgs"], same)}
+        return {
+            "features": (str | dict[str, Any], self.features), "optimiser": (Literal["adam", "sgd", "lbfgs"], same),
+            "distillation": (str, self.distillation),
+        }  # fmt: skip
+
+    def distillation(self, value: str, key: str) -> Client | None:
+        """The server's own rows, from a file beside the run file."""
+        path = self.folder / Path(value).expanduser()
+        if self.data is None:
+            return None
+        try:
+            read = Federation.read([str(path)], target=self.data.target, inputs=self.data.inputs)
+        except DataError as error:
+            self.problems.append(f"{key}: {error}")
+            return None
+        self.read_distillation = value
+        return read.clients[0]
 
     def _inner_method(self, table: Any, key: str) -> Method | None:
         method = self.method(table, key)
-        if method is not None and not isinstance(method, FGPR):
-            self.problems.append(f'{key}.name: got "{type(method).__name__}", expected "FGPR"')
+        if isinstance(method, Separate | Pooled):
+            self.problems.append(f'{key}.name: got "{type(method).__name__}", expected "FGPR", "FedBNR" or "FedSparseGP"')
         return method
 
     def schedule(self, table: Any) -> Schedule | None:
@@ -378,9 +423,15 @@ class _Check:
             return None, rest
         return choices[name], rest
 
-    def network(self, table: Any, key: str) -> Network | None:
+    def network(self, table: Any, key: str) -> SimulatedNetwork | None:
         """`engine.network`."""
-        return typing.cast(Network | None, self.settings(Network, table, key))
+        return typing.cast(SimulatedNetwork | None, self.settings(SimulatedNetwork, table, key))
+
+    def features(self, value: Any, key: str) -> Any:
+        """Features by name or as a table."""
+        cls, rest = self._choice({"name": value} if isinstance(value, str) else value, key, "name", FEATURES, "network")
+        parts: dict[str, Part] = {"widths": (int | list[int], lambda widths, key: widths)} if cls is Network else {}
+        return None if cls is None else self.settings(cls, rest, key, parts)
 
     def priors(self, table: Any, key: str) -> dict[str, LogNormal]:
         """`method.priors`."""
@@ -494,7 +545,7 @@ def _method_table(method: Method) -> dict[str, Any]:
     table: dict[str, Any] = plain_settings(method)
     if isinstance(method, FGPR):
         table["priors"] = {name: dataclasses.asdict(prior) for name, prior in method.priors.items()}
-    else:
+    elif isinstance(method, Separate | Pooled):
         table["method"] = _method_table(method.method)
     return table
 

@@ -16,7 +16,7 @@ from fedgauss import figures, metrics
 from fedgauss.errors import RunError, SettingsError
 from fedgauss.federation import Federation
 from fedgauss.files import parquet_bytes, write_atomically
-from fedgauss.fitted import FittedPooled, FittedPrior, Results
+from fedgauss.fitted import Fitted, Results
 
 MARK = "# Written by fedgauss"
 HEADLINE = f"{MARK}: everything this run was asked to do."
@@ -114,7 +114,7 @@ def _empty(folder: Path, *, keep: bool) -> None:
 
 def write(
     folder: Path,
-    model: FittedPrior,
+    model: Fitted[Any],
     train: Federation,
     test: Federation | None,
     *,
@@ -138,7 +138,7 @@ def write(
         more: Further entries of the metrics.
 
     Returns:
-        Metrics by client, "pooled" and "mean", as `FittedPrior.evaluate` gives them; `None` without held-out rows.
+        Metrics by client, "pooled" and "mean", as `Fitted.evaluate` gives them; `None` without held-out rows.
 
     Raises:
         RunError: If something cannot be written. What was written before is whole.
@@ -186,24 +186,24 @@ def write_table(path: Path, table: pl.DataFrame) -> None:
     write_atomically(path, table.write_csv().encode() if is_csv else parquet_bytes(table))
 
 
-def draw(folder: Path, model: FittedPrior, train: Federation, results: Results | None) -> None:
+def draw(folder: Path, model: Fitted[Any], train: Federation, results: Results | None) -> None:
     """The figures of a run: convergence, calibration, and a client's prediction or predicted against observed."""
-    history, target = model.history_, model.learned.target
+    history, targets = model.history_, model.learned.targets
     if len(history) > 1 and "objective" in history.columns:
         save_figure(folder / "convergence.png", figures.convergence(history))
     if results is not None:
         save_figure(folder / "calibration.png", figures.calibration(results, title="Calibration on held-out rows"))
-    if len(train.inputs) == 1:
+    if len(train.inputs) == 1 and len(targets) == 1:
         few = min(train.clients, key=lambda client: client.num_rows)
         save_figure(folder / "prediction.png", prediction(model, str(few.name), train))
     elif results is not None:
         y, mean, std = metrics.pooled(results)
         title = "Held-out rows: predicted against observed"
-        figure = figures.predicted_against_observed(y, mean, std, title=title, target_name=target)
+        figure = figures.predicted_against_observed(y, mean, std, title=title, target_name=" and ".join(targets))
         save_figure(folder / "predicted.png", figure)
 
 
-def prediction(model: FittedPrior, name: str, train: Federation) -> Figure:
+def prediction(model: Fitted[Any], name: str, train: Federation) -> Figure:
     """One client's prediction over the range of all clients' input."""
     client, (input_name,) = train[name], train.inputs
     ends = [end(one.X) for end in (np.min, np.max) for one in train.clients]
@@ -211,11 +211,11 @@ def prediction(model: FittedPrior, name: str, train: Federation) -> Figure:
     mean, std = model.predict(name, grid, return_std=True)
     rows = f"{client.num_rows} row{'' if client.num_rows == 1 else 's'}"
     whose = f"{name}, {rows}"
-    if isinstance(model, FittedPooled):
+    if model.is_global:
         whose = f"One model for all; the rows are those of {name}"
     return figures.prediction(
         client.X, client.Y[:, 0], grid, mean, std,
-        title=f"{model.learned.method}: {whose}", input_name=input_name, target_name=model.learned.target,
+        title=f"{model.learned.method}: {whose}", input_name=input_name, target_name=model.learned.targets[0],
     )  # fmt: skip
 
 

@@ -142,6 +142,8 @@ class Run:
         self.history: list[dict[str, Any]] = []
         self.clock = 0.0
         self.interrupted = False
+        self.kept: Any = ()
+        """A state of the server that a callback wants to go back to; part of a checkpoint."""
         self._in_flight: list[tuple[float, int, bool, Answers]] = []
         self._events = 0
 
@@ -308,6 +310,7 @@ class Run:
         return {
             "server": jax.device_get(exchange.server),
             "clients": exchange.clients,
+            "kept": jax.device_get(self.kept),
             "newest": exchange.newest,
             "answered": exchange.answered,
             "numbers": np.array([exchange.round, exchange.next_request, self._events]),
@@ -323,6 +326,7 @@ class Run:
         """Go back to what `state` held."""
         exchange = self.exchange
         exchange.server, exchange.clients = state["server"], state["clients"]
+        self.kept = state["kept"]
         exchange.newest, exchange.answered = state["newest"], state["answered"]
         exchange.round, exchange.next_request, self._events = (int(n) for n in state["numbers"])
         self.clock = float(state["clock"])

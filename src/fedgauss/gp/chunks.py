@@ -32,11 +32,13 @@ def chunks(size: int, *arrays: Float[np.ndarray, "N ..."]) -> Iterator[tuple[Flo
 
 
 def predict_in_chunks(
-    predict: Callable[[Any], tuple[Float[Array, " B"], Float[Array, " B"]]],
+    predict: Callable[[Any], tuple[Float[Array, "B *P"], Float[Array, "B *P"]]],
     X: Float[np.ndarray, "T ..."],
     size: int,
 ) -> Prediction:
     """Mean and variance of f at every row of `X`, piece by piece; variances that rounding made negative become 0.
+
+    One column a target, or none where `predict` gives vectors.
 
     Args:
         predict: The mean and variance at one piece of `size` rows.
@@ -47,9 +49,6 @@ def predict_in_chunks(
         >>> predict_in_chunks(lambda X: (X[:, 0], -X[:, 0]), np.ones((3, 1)), size=2)
         Prediction(mean=array([1., 1., 1.]), variance=array([0., 0., 0.]), clamped=3)
     """
-    mean, variance = np.empty(len(X)), np.empty(len(X))
-    start = 0
-    for mask, piece in chunks(size, X):
-        rows = slice(start, start := start + int(mask.sum()))
-        mean[rows], variance[rows] = (np.asarray(part)[mask > 0] for part in predict(piece))
+    parts = [predict(piece) for _, piece in chunks(size, X)] or [predict(X)]
+    mean, variance = (np.concatenate(column)[: len(X)] for column in zip(*parts, strict=True))
     return Prediction(mean, np.maximum(variance, 0.0), int(np.sum(variance < 0.0)))

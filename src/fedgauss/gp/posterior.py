@@ -11,8 +11,9 @@ from fedgauss.gp.kernels import AnyArray
 class Prediction(NamedTuple):
     """The posterior of f at new inputs, without observation noise."""
 
-    mean: Float[Array | np.ndarray, " T"]
-    variance: Float[Array | np.ndarray, " T"]
+    mean: Float[Array | np.ndarray, "T *P"]
+    """A column a target, where the posterior is of several."""
+    variance: Float[Array | np.ndarray, "T *P"]
     clamped: int
     """How many variances rounded below zero and were set to zero."""
 

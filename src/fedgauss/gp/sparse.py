@@ -28,9 +28,10 @@ from jaxtyping import Float
 
 from fedgauss.errors import DataError
 from fedgauss.gp.chunks import chunks, predict_in_chunks
+from fedgauss.gp.evidence import log_evidence
 from fedgauss.gp.kernels import AnyArray, Kernel, Parameters
 from fedgauss.gp.posterior import Prediction
-from fedgauss.linalg import checked_cholesky, cholesky
+from fedgauss.linalg import checked_cholesky
 
 _CHUNK_ROWS = 8192
 """Rows in one call, of data or test inputs: 67 MB of features with the most inducing inputs."""
@@ -191,13 +192,13 @@ def collapsed_bound(statistics: SparseStatistics, noise_variance: Float[AnyArray
         True
     """
     s2 = jnp.asarray(noise_variance)
-    M, P = statistics.phi_y.shape
-    LB, _ = cholesky(jnp.eye(M) + statistics.phi_phi / s2)
-    c = solve_triangular(LB, statistics.phi_y, lower=True) / s2
-    # |Q + s2 I| = |B| s2^N and (Q + s2 I)^-1 = I / s2 - phi^T B^-1 phi / s2^2
-    log_det = 2.0 * jnp.sum(jnp.log(jnp.diagonal(LB))) + statistics.count * jnp.log(2.0 * np.pi * s2)
-    square = statistics.y_y / s2 - jnp.sum(c * c)
-    return -0.5 * (P * log_det + square + P * _residual(statistics) / s2)
+    P, zero = statistics.phi_y.shape[1], jnp.zeros(())
+    # N(y; 0, Q + s2 I) is the evidence of a regression on phi with weights of unit variance
+    total = -0.5 * (statistics.y_y + P * _residual(statistics)) / s2
+    for p in range(P):
+        b = statistics.phi_y[:, p]
+        total += log_evidence(statistics.phi_phi, b, zero, statistics.count, 0.5 * jnp.log(s2), zero)
+    return total
 
 
 def _residual(statistics: SparseStatistics) -> Float[Array, ""]:
@@ -281,14 +282,30 @@ class SparsePosterior:
         Z = _select(kernel, parameters, candidates, most, lambda M: tolerance * _tolerated(M, len(X)))
         basis, jitter = inducing_basis(kernel, parameters, Z)
         statistics = client_statistics(kernel, parameters, basis, X, y[:, None])
-        LB, _ = checked_cholesky(jnp.eye(len(Z)) + statistics.phi_phi / s2, "precision of the inducing values")
+        return cls.from_statistics(kernel, parameters, basis, statistics, jitter)
+
+    @classmethod
+    def from_statistics(
+        cls, kernel: Kernel, parameters: Parameters, basis: InducingBasis, statistics: SparseStatistics, jitter: float
+    ) -> "SparsePosterior":
+        """The posterior of f given the rows behind the statistics, of one target.
+
+        Args:
+            kernel: The prior's covariance.
+            parameters: Of the kernel, and `noise_variance`.
+            basis: The inducing inputs and their features.
+            statistics: In these features.
+            jitter: What `inducing_basis` added.
+        """
+        s2, num_rows, M = float(parameters["noise_variance"]), float(statistics.count), len(basis.inducing_inputs)
+        LB, _ = checked_cholesky(jnp.eye(M) + statistics.phi_phi / s2, "precision of the inducing values")
         contract = _inverse(LB)
         weights = contract.T @ (contract @ statistics.phi_y[:, 0]) / s2
-        residual = max(float(_residual(statistics)), 0.0) / (len(X) * s2)
+        residual = max(float(_residual(statistics)), 0.0) / (num_rows * s2)
         notes: dict[str, float | int | str] = {
-            "num_inducing": len(Z),
+            "num_inducing": M,
             "residual": residual,
-            "resolved": int(residual <= 2.0 * _tolerated(len(Z), len(X))),  # chosen on a sample of the rows
+            "resolved": int(residual <= 2.0 * _tolerated(M, int(num_rows))),  # chosen on a sample of the rows
             "jitter": jitter,
         }
         return cls(kernel, parameters, notes, basis, weights, contract)

@@ -1,10 +1,10 @@
-"""The doors: settings objects with a `fit`. FGPR, and the two ends of every scale, `Separate` and `Pooled`."""
+"""FGPR: a prior learned by many clients, which each conditions on its own rows."""
 
 import dataclasses
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -13,20 +13,16 @@ import polars as pl
 
 from fedgauss.algorithm import FederatedAlgorithm
 from fedgauss.algorithms.fgpr import ExactHyperparameters, HyperparameterAveraging
-from fedgauss.algorithms.moments import Moments, spread
-from fedgauss.algorithms.separate import SeparateToConvergence
 from fedgauss.callbacks import Progress
 from fedgauss.engines.local import Callback, Local, Run
-from fedgauss.errors import DataError, RunError, SettingsError, suggest
+from fedgauss.errors import RunError, SettingsError, suggest
 from fedgauss.federation import Federation
-from fedgauss.fitted import FittedPooled, FittedPrior, FittedSeparate, Learned, fitted_class, pool
+from fedgauss.fitted.prior import CLASSES, FittedPrior, LearnedPrior
 from fedgauss.gp.condition import CHOICES, Choice
-from fedgauss.gp.kernels import Kernel, check_active, resolve, to_config
+from fedgauss.gp.kernels import Kernel, check_active, resolve
 from fedgauss.gp.parameters import LogNormal, Space
-from fedgauss.ledger import Ledger
-from fedgauss.metrics import per_client
-from fedgauss.runtime import prepare
-from fedgauss.scaling import Mode, Scaling, Units
+from fedgauss.models.fitting import NOTHING_LEARNED, Optimiser, Plan, held_out, plain_settings
+from fedgauss.scaling import Mode
 from fedgauss.schedules import Schedule, Synchronous
 from fedgauss.settings import check_choice, check_kind, check_positive, number_of, settings
 
@@ -34,10 +30,6 @@ logger = logging.getLogger("fedgauss")
 
 _ALL_NOISE = 0.9
 """A noise variance above this part of the target's: the fit found no signal."""
-
-_NOTHING_LEARNED = "the run was stopped before its first round finished: nothing was learned"
-
-Optimiser: TypeAlias = Literal["sgd", "adam"] | optax.GradientTransformation
 
 
 @settings
@@ -213,9 +205,9 @@ class FGPR:
         Returns:
             The fitted model. Ctrl-C returns the last finished round.
         """
-        plan = _Plan.make(self, federation, schedule, engine, seed, inputs=self.inputs, targets=self.targets)
-        weights = self._weights(federation, plan.schedule)
-        asked_apart = not isinstance(plan.schedule, Synchronous)
+        plan = PriorPlan.make(self, federation, schedule, engine, seed, inputs=self.inputs, targets=self.targets)
+        weights = self._weights(federation, plan.plan.schedule)
+        asked_apart = not isinstance(plan.plan.schedule, Synchronous)
         algorithm = self._algorithm(
             plan.space, num_rows=federation.num_rows, total_weight=float(weights.sum()) if asked_apart else None
         )
@@ -275,187 +267,48 @@ class FGPR:
         return weights
 
 
-@settings
-class Separate:
-    """Each client fitted alone with the same model: what federation has to beat.
-
-    Nothing is shared, nor are moments: each client standardises by its own. Show both budgets beside a federated fit.
-
-    Args:
-        method: The method whose model each client fits.
-        budget: "converged" maximises each client's exact likelihood; "same" takes just the optimiser steps that the
-            federated fit would have the client take.
-
-    Example:
-        >>> import fedgauss as fg
-        >>> x = np.linspace(0.0, 1.0, 20)[:, None]
-        >>> federation = fg.Federation.from_arrays({"a": (x, np.sin(9 * x[:, 0])), "b": (x, np.cos(3 * x[:, 0]))})
-        >>> model = fg.Separate().fit(federation, progress=False)
-        >>> bool(model.parameters_["a"]["lengthscale"] < model.parameters_["b"]["lengthscale"])
-        True
-    """
-
-    method: FGPR = dataclasses.field(default_factory=FGPR, kw_only=False)
-    budget: Literal["converged", "same"] = "converged"
-
-    def __post_init__(self) -> None:
-        check_kind("Separate(method)", self.method, FGPR, "fg.FGPR(...)")
-        check_choice("Separate", "budget", self.budget, ("converged", "same"))
-
-    @classmethod
-    def as_published(cls, **overrides: Any) -> "Separate":
-        """The rival of FGPR's Table 3: its settings and number of steps, each client alone.
-
-        Args:
-            overrides: Settings of `FGPR.as_published`.
-        """
-        return cls(method=FGPR.as_published(**overrides), budget="same")
-
-    def fit(
-        self,
-        federation: Federation,
-        *,
-        seed: int = 0,
-        schedule: Schedule | None = None,
-        engine: Local | None = None,
-        validation: Federation | None = None,
-        callbacks: Sequence[Callback] = (),
-        progress: bool = True,
-    ) -> FittedSeparate:
-        """Fit every client alone. Arguments as of `FGPR.fit`."""
-        method = self.method if self.budget == "same" else dataclasses.replace(
-            self.method, solver="exact", personal=(), client_weights=None, server_optimiser=None, rounds=100
-        )  # fmt: skip
-        own_inputs: Mode = "none" if method.inputs == "none" else "client"
-        own_targets: Mode = "none" if method.targets == "none" else "client"
-        plan = _Plan.make(method, federation, schedule, engine, seed, inputs=own_inputs, targets=own_targets)
-        algorithm: FederatedAlgorithm[Any, Any, Any, Any]
-        if self.budget == "same":
-            if method.solver == "exact":
-                raise SettingsError('Separate(budget="same") counts optimiser steps; give it FGPR(solver="averaging")')
-            algorithm = dataclasses.replace(method, personal=plan.space.names)._algorithm(
-                plan.space, num_rows=federation.num_rows
-            )
-        else:
-            alone = method._algorithm(plan.space, num_rows=federation.num_rows)
-            assert isinstance(alone, ExactHyperparameters)
-            algorithm = SeparateToConvergence(alone=alone)
-        weights = np.ones(len(federation))
-        fitted = plan.run(algorithm, weights, federation, callbacks, validation, progress, "Separate", self)
-        assert isinstance(fitted, FittedSeparate)
-        return fitted
-
-
-@settings
-class Pooled:
-    """All data in one place, the same model: what federation may hope to reach, where that would be allowed.
-
-    Args:
-        method: The method whose model is fitted; for FGPR one GP over the union of the clients' rows.
-
-    Example:
-        >>> import fedgauss as fg
-        >>> x = np.linspace(0.0, 1.0, 20)[:, None]
-        >>> federation = fg.Federation.from_arrays({"a": (x, x[:, 0] ** 2), "b": (x + 1, (x[:, 0] + 1) ** 2)})
-        >>> model = fg.Pooled(fg.FGPR(solver="exact")).fit(federation, progress=False)
-        >>> bool(abs(model.predict(None, [[0.5]])[0] - 0.25) < 0.01)
-        True
-    """
-
-    method: FGPR = dataclasses.field(default_factory=FGPR, kw_only=False)
-
-    def __post_init__(self) -> None:
-        check_kind("Pooled(method)", self.method, FGPR, "fg.FGPR(...)")
-
-    @classmethod
-    def as_published(cls, **overrides: Any) -> "Pooled":
-        """One GP over all rows with FGPR's published settings.
-
-        Args:
-            overrides: Settings of `FGPR.as_published`.
-        """
-        return cls(method=FGPR.as_published(**overrides))
-
-    def fit(
-        self,
-        federation: Federation,
-        *,
-        seed: int = 0,
-        schedule: Schedule | None = None,
-        engine: Local | None = None,
-        validation: Federation | None = None,
-        callbacks: Sequence[Callback] = (),
-        progress: bool = True,
-    ) -> FittedPooled:
-        """Fit one model to all rows. Arguments as of `FGPR.fit`; there is nobody to schedule."""
-        if schedule not in (None, Synchronous()):
-            raise SettingsError("Pooled: all rows are in one place, so there is no schedule; leave it out")
-        method = dataclasses.replace(
-            self.method, personal=(), client_weights=None,
-            targets="none" if self.method.targets == "none" else "pooled",
-        )  # fmt: skip
-        plan = _Plan.make(
-            method, pool_if(federation, True), None, engine, seed, inputs=method.inputs, targets=method.targets
-        )
-        algorithm = method._algorithm(plan.space, num_rows=federation.num_rows)
-        fitted = plan.run(algorithm, np.ones(1), federation, callbacks, validation, progress, "Pooled", self)
-        assert isinstance(fitted, FittedPooled)
-        return fitted
-
-
 @dataclasses.dataclass(frozen=True)
-class _Plan:
-    """What the fits have in common: standardise, run, put the pieces together."""
+class PriorPlan:
+    """What the fits of a prior have in common: standardise, run, put the pieces together."""
 
     method: FGPR
-    scaling: Scaling
+    plan: Plan
     space: Space
-    schedule: Schedule
-    engine: Local
-    seed: int
-    setup: pl.DataFrame
-    """The ledger of the exchange of moments."""
 
     @classmethod
     def make(
         cls, method: FGPR, federation: Federation, schedule: Schedule | None, engine: Local | None, seed: int,
         *, inputs: Mode, targets: Mode,
-    ) -> "_Plan":  # fmt: skip
-        prepare()
-        check_kind("federation", federation, Federation, "fg.Federation.from_arrays(...), .from_frame or .read")
-        if schedule is not None:
-            check_kind("schedule", schedule, Schedule, "fg.Synchronous(), fg.Sequential() or fg.Asynchronous()")
-        federation.single_target("FGPR")
-        assert isinstance(method.kernel, Kernel)
-        check_active(method.kernel, len(federation.inputs))
-        engine = engine or Local()
-        scaling, target_scale, setup = _standardise(federation, inputs, targets, engine, seed)
-        space = method._space(len(federation.inputs), target_scale)
-        return cls(method, scaling, space, schedule or Synchronous(), engine, seed, setup)
+    ) -> "PriorPlan":  # fmt: skip
+        """Check and standardise."""
+
+        def check(federation: Federation) -> None:
+            federation.single_target("FGPR")
+            assert isinstance(method.kernel, Kernel)
+            check_active(method.kernel, len(federation.inputs))
+
+        plan = Plan.make(federation, schedule, engine, seed, inputs=inputs, targets=targets, check=check)
+        return cls(method, plan, method._space(len(federation.inputs), plan.target_scale))
 
     def run(
         self, algorithm: FederatedAlgorithm[Any, Any, Any, Any], weights: np.ndarray[Any, Any], federation: Federation,
         callbacks: Sequence[Callback], validation: Federation | None, progress: bool, label: str, settings: Any,
     ) -> FittedPrior:  # fmt: skip
         """Run the algorithm on the standardised federation; what it learned, as a fitted model."""
-        training = pool_if(federation, label == "Pooled")
+        plan = self.plan
         run = Run(
-            algorithm, self.scaling.apply(training), schedule=self.schedule, engine=self.engine, seed=self.seed,
-            weights=weights,
+            algorithm, plan.standardised, schedule=plan.schedule, engine=plan.engine, seed=plan.seed, weights=weights
+        )
+        bar = Progress(label, None if self.method.solver == "exact" else self.method.rounds) if progress else None
+        validation = None if validation is None else held_out(validation, federation)
+        run(
+            plan.watchers(
+                callbacks, validation, lambda: self._fitted(run, federation, label, settings),
+                max(1, self.method.rounds // 20), bar,
+            )
         )  # fmt: skip
-        watchers: list[Callback] = []
-        check_kind("callbacks", callbacks, Sequence, "a list, such as [fg.Checkpoint(folder)]")
-        if validation is not None:
-            check_kind("validation", validation, Federation, "a federation of held-out rows, as split() gives")
-            validation = _checked(validation, federation)
-            every = max(1, self.method.rounds // 20)
-            watchers.append(_Validation(lambda: self._fitted(run, federation, label, settings), validation, every))
-        watchers += callbacks
-        if progress:
-            watchers.append(Progress(label, None if self.method.solver == "exact" else self.method.rounds))
-        run(watchers)
         if not run.history:
-            raise RunError(_NOTHING_LEARNED)
+            raise RunError(NOTHING_LEARNED)
         fitted = self._fitted(run, federation, label, settings)
         noise = float(fitted.learned.shared.get("noise_variance", 0.0))
         if noise > _ALL_NOISE * self.space.target_scale**2:
@@ -468,7 +321,7 @@ class _Plan:
 
     def _fitted(self, run: Run, federation: Federation, label: str, settings: Any) -> FittedPrior:
         shared, personal = run.algorithm.result(run.server, run.clients)  # type: ignore[attr-defined]
-        learned = Learned(
+        learned = LearnedPrior(
             method=label,
             settings=plain_settings(settings),
             space=self.space,
@@ -478,83 +331,16 @@ class _Plan:
                 for i, name in enumerate(run.names if personal else ())
             },
             own_scales=self._own_scales(federation) if label == "Separate" else {},
-            scaling=self.scaling,
+            scaling=self.plan.scaling,
             names=federation.names,
             inputs=federation.inputs,
-            target=federation.targets[0],
+            targets=federation.targets,
             posterior=self.method.posterior,
         )
-        ledger = pl.concat([self.setup, run.ledger.to_frame()])
-        return fitted_class(label)(learned, pl.DataFrame(run.history, infer_schema_length=None), ledger, federation)
+        ledger = pl.concat([self.plan.setup, run.ledger.to_frame()])
+        return CLASSES[label](learned, pl.DataFrame(run.history, infer_schema_length=None), ledger, federation)
 
     def _own_scales(self, federation: Federation) -> dict[str, dict[str, Any]]:
-        units = {name: self.scaling.units(client.X, client.Y) for name, client in federation.items()}
+        units = {name: self.plan.scaling.units(client.X, client.Y) for name, client in federation.items()}
         return {name: {"inputs": one.input_scale, "target": one.target_scale[0]} for name, one in units.items()}
 
-
-def pool_if(federation: Federation, is_pooled: bool) -> Federation:
-    """The federation, or one of a single client with all rows."""
-    return Federation([pool(federation)]) if is_pooled else federation
-
-
-def _checked(validation: Federation, federation: Federation) -> Federation:
-    """Held-out rows of clients that take part, their columns in the order of the training columns."""
-    for name in validation:
-        if name not in federation:
-            raise DataError(f'validation: client "{name}" takes no part in the fit{suggest(name, federation.names)}')
-    return validation.map(lambda client: client.align(federation.inputs, federation.targets, "the training data"))
-
-
-def _standardise(
-    federation: Federation, inputs: Mode, targets: Mode, engine: Local, seed: int
-) -> tuple[Scaling, float, pl.DataFrame]:
-    """The scaling, the size of the targets in the model's units, and the ledger of the one exchange it took."""
-    D, P = len(federation.inputs), len(federation.targets)
-    nothing = Units(np.zeros(D), np.ones(D), np.zeros(P), np.ones(P))
-    if inputs in ("none", "client") and targets == "client":
-        scaling = Scaling(inputs=inputs, targets=targets, pooled=nothing, within=None)
-        return scaling, 1.0, Ledger(federation.names).to_frame()
-    moments = Moments(num_inputs=D, num_targets=P)
-    run = Run(moments, federation, schedule=Synchronous(), engine=engine, seed=seed)()
-    if run.interrupted:
-        raise RunError(_NOTHING_LEARNED)
-    found: Any = jax.device_get(run.server)
-    scale = spread(found.variance, found.mean)
-    of_inputs = (found.mean[:D], scale[:D]) if inputs == "pooled" else nothing[:2]
-    of_targets = (found.mean[D:], scale[D:]) if targets == "pooled" else nothing[2:]
-    pooled = Units(*(np.array(part) for part in (*of_inputs, *of_targets)))
-    within = spread(found.within, found.mean[D:])
-    # the prior has mean zero: what targets as they are must be measured by is their size, not their spread
-    size = math.sqrt(float(found.variance[D] + found.mean[D] ** 2)) if targets == "none" else 1.0
-    ledger = run.ledger.to_frame().with_columns(round=pl.lit(-1, dtype=pl.Int64))
-    return Scaling(inputs=inputs, targets=targets, pooled=pooled, within=within), size or 1.0, ledger
-
-
-class _Validation(Callback):
-    """Puts NLPD and RMSE on held-out rows in the history."""
-
-    def __init__(self, snapshot: Callable[[], FittedPrior], validation: Federation, every: int) -> None:
-        self.snapshot, self.validation, self.every = snapshot, validation, every
-
-    def round_end(self, run: Run) -> None:
-        row = run.history[-1]
-        if len(run.history) == 1 or len(run.history) % self.every == 0:
-            table = per_client(self.snapshot().results(self.validation))
-            pooled = table.filter(pl.col("client") == "pooled").row(0, named=True)
-            row["validation_nlpd"], row["validation_rmse"] = pooled["nlpd"], pooled["rmse"]
-
-
-def plain_settings(value: Any) -> Any:
-    """Settings as plain values, for JSON; an Optax transformation becomes the word "custom"."""
-    if isinstance(value, Kernel):
-        return to_config(value)
-    if isinstance(value, optax.GradientTransformation):
-        return "custom"
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {f.name: plain_settings(getattr(value, f.name)) for f in dataclasses.fields(value)}
-        return {"name": type(value).__name__} | fields
-    if isinstance(value, Mapping):
-        return {key: plain_settings(item) for key, item in value.items()}
-    if isinstance(value, tuple | list):
-        return [plain_settings(item) for item in value]
-    return value
