@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -16,7 +16,7 @@ from fedgauss import figures, metrics, runs
 from fedgauss.disclosure import disclosed, in_bytes
 from fedgauss.engines.local import Local
 from fedgauss.federation import Client, Federation
-from fedgauss.fitted import FittedPrior, Results
+from fedgauss.fitted import Fitted, Results
 from fedgauss.models import FGPR, Pooled, Separate
 from fedgauss.runfile import Data, RunFile
 
@@ -132,7 +132,7 @@ def run(folder: Path, *, seed: int = 0, console: Console, progress: bool = True)
 
 def _fit(
     method: FGPR | Separate | Pooled, data: Federation, test: Federation, seed: int, engine: Local
-) -> tuple[FittedPrior, Results]:
+) -> tuple[Fitted[Any], Results]:
     model = method.fit(data, seed=seed, engine=engine, progress=False)
     return model, model.results(test)
 
@@ -197,7 +197,7 @@ def _winners(results: Mapping[str, Results]) -> str:
     )
 
 
-def _one_vehicle(train: Federation, models: Mapping[str, FittedPrior], fleet: Fleet) -> Table:
+def _one_vehicle(train: Federation, models: Mapping[str, Fitted[Any]], fleet: Fleet) -> Table:
     """What the vehicle with the fewest rows is told, beside the truth."""
     vehicle = min(train.clients, key=lambda client: client.num_rows)
     name, at = str(vehicle.name), np.linspace(10.0, 90.0, 5)
@@ -214,7 +214,7 @@ def _one_vehicle(train: Federation, models: Mapping[str, FittedPrior], fleet: Fl
     return table
 
 
-def _newcomer(models: Mapping[str, FittedPrior], fleet: Fleet) -> Table:
+def _newcomer(models: Mapping[str, Fitted[Any]], fleet: Fleet) -> Table:
     """Predictions for a vehicle that took no part, from the shared prior and from its own rows alone."""
     title = f"A vehicle that took no part, from {NEWCOMER_ROWS} rows of its own, judged on {fleet.ahead.num_rows}"
     table = _table(title, "", "RMSE", "NLPD", "in 95 %")
@@ -228,7 +228,7 @@ def _newcomer(models: Mapping[str, FittedPrior], fleet: Fleet) -> Table:
     return table
 
 
-def _left(model: FittedPrior, train: Federation) -> Table:
+def _left(model: Fitted[Any], train: Federation) -> Table:
     """What left one vehicle; it is the same for all."""
     told = disclosed(model.ledger_, {name: client.num_rows for name, client in train.items()})[0]
     (sent, up), (received, down) = told.total("up"), told.total("down")

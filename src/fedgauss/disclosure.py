@@ -195,7 +195,9 @@ def _warnings(client: str, rows: int | None, messages: list[Message]) -> list[st
     if rows is None:
         return []
     who = f"{client} has {rows} row{'' if rows == 1 else 's'}"
-    features = max((a.shape[-1] for m in messages if m.direction == "up" for a in m.arrays if _is_scatter(a)), default=0)
+    features = max(
+        (a.shape[-1] for m in messages if m.direction == "up" for a in m.arrays if _is_scatter(a)), default=0
+    )
     recoverable = (
         f"{who}, fewer than the {features} features whose products it sent: its records, inputs and targets, can be"
         " reconstructed from them."

@@ -246,7 +246,8 @@ def _as_rows(
     """Replies as rows of one length, and by position who answered with another number of values."""
     if isinstance(replies, np.ndarray) and replies.ndim == 2 and replies.shape[1] == length:
         return replies, {}
-    rows, judged = np.full((len(positions), length), np.nan), {}
+    rows: Rows = np.full((len(positions), length), np.nan)
+    judged: dict[int, str | None] = {}
     for place, (position, reply) in enumerate(zip(positions.tolist(), replies, strict=True)):
         if reply.shape == (length,):
             rows[place] = reply

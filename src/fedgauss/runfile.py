@@ -12,7 +12,7 @@ Only `data.clients` and `data.target` are needed; paths start at the run file's 
     test_fraction = 0.2          # of each client's rows, kept from the fit and predicted afterwards; 0 for none
 
     [method]
-    name = "FGPR"                # or "FedBNR", "FedSparseGP"; "Separate", "Pooled": their method goes to [method.method]
+    name = "FGPR"                # or "FedBNR", "FedSparseGP"; "Separate" and "Pooled" hold one in [method.method]
     preset = "as_published"      # the paper's settings; what else stands here changes them
     kernel = { name = "sum", terms = ["rbf", { name = "linear" }] }
     priors = { lengthscale = { mean = 0.0, std = 1.0 } }
@@ -401,7 +401,8 @@ class _Check:
     def _inner_method(self, table: Any, key: str) -> Method | None:
         method = self.method(table, key)
         if isinstance(method, Separate | Pooled):
-            self.problems.append(f'{key}.name: got "{type(method).__name__}", expected "FGPR", "FedBNR" or "FedSparseGP"')
+            came = type(method).__name__
+            self.problems.append(f'{key}.name: got "{came}", expected "FGPR", "FedBNR" or "FedSparseGP"')
         return method
 
     def schedule(self, table: Any) -> Schedule | None:

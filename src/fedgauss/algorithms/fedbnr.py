@@ -228,9 +228,9 @@ class _Distillation(_KernelLearning):
 
     def init(self, key: Key) -> DistillationServer:
         """The start; the data set is zeros until it is put in."""
-        start = super().init(key)
+        start: KernelServer = super().init(key)
         X, Y = jnp.zeros((self.num_rows, self.model.num_inputs)), jnp.zeros((self.num_rows, self.model.num_targets))
-        return DistillationServer(*start, X, Y)
+        return DistillationServer(start.values, start.constants, start.round, X, Y)
 
     def _kernel(self, theta: Flat, constants: Flat, X: Any) -> Float[Array, "S S"]:
         phi = self.model.phi(self.model.prepare(theta, constants), X)
@@ -507,7 +507,7 @@ class TwoExchangeLastLayer(FederatedAlgorithm[TwoExchangeServer, tuple[()], Any,
         """A^-1 = (G / sigma^2 + I / lambda^2)^-1 of every target: equation 20."""
         noise, prior = (jnp.exp(-2.0 * server.theta[name])[:, None, None] for name in ("noise_std", "weight_std"))
         R = server.phi_phi.shape[0]
-        return jnp.linalg.inv(noise * server.phi_phi[None] + prior * jnp.eye(R)[None])
+        return jnp.asarray(jnp.linalg.inv(noise * server.phi_phi[None] + prior * jnp.eye(R)[None]))
 
     def client_update(self, request: Any, client: tuple[()], data: Data, key: Key) -> Any:
         """Equations 20 and 21.

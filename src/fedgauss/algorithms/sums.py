@@ -111,9 +111,7 @@ class GatherSums(FederatedAlgorithm[GatherServer, tuple[()], SumsRequest, Any]):
         """Once."""
         return None if float(server.gathered) else SumsRequest(server.theta, server.constants)
 
-    def client_update(
-        self, request: SumsRequest, client: tuple[()], data: Data, key: Key
-    ) -> tuple[tuple[()], Any]:
+    def client_update(self, request: SumsRequest, client: tuple[()], data: Data, key: Key) -> tuple[tuple[()], Any]:
         """Sums over the client's rows.
 
         Sent: for R features and P targets R^2 + R P + P + 1 sums, whatever the number of rows. A client with fewer
@@ -289,7 +287,7 @@ class ExactSums(FederatedAlgorithm[ExactSumsServer, Any, Any, Tally]):
             theta=server.candidate, value=value, sums=total.value, members=total.members, cotangent=cotangent,
             explicit=explicit, wants_gradient=jnp.ones(()), done=is_small.astype(float),
         )  # fmt: skip
-        return jax.tree.map(lambda yes, no: jnp.where(accept, yes, no), accepted, refused)
+        return _choose(accept, accepted, refused)
 
     def _advance(self, server: ExactSumsServer, total: Tally) -> ExactSumsServer:
         same = jnp.all(total.members == server.members) & (total.failed == 0)
@@ -312,13 +310,18 @@ class ExactSums(FederatedAlgorithm[ExactSumsServer, Any, Any, Tally]):
             wants_gradient=zero,
         )  # fmt: skip
         again = server._replace(candidate=server.theta, step=zero, wants_gradient=zero, redone=server.redone + 1)
-        return jax.tree.map(lambda yes, no: jnp.where(same, yes, no), moved, again)
+        return _choose(same, moved, again)
 
     def _projected(self, gradient: Flat, theta: Flat) -> Flat:
         """The gradient without what would push a parameter over its bound."""
         moved = self.model.bounded(jax.tree.map(jnp.subtract, theta, gradient))
-        return jax.tree.map(lambda at, to, g: jnp.where((to == at) & (g != 0.0), 0.0, g), theta, moved, gradient)
+        return {n: jnp.where((moved[n] == theta[n]) & (g != 0.0), 0.0, g) for n, g in gradient.items()}
 
     def client_bytes(self, rows: int) -> int:
         """A chunk of a hundred features or so, forwards and back."""
         return 3000 * rows
+
+
+def _choose(is_first: Any, first: ExactSumsServer, second: ExactSumsServer) -> ExactSumsServer:
+    chosen: ExactSumsServer = jax.tree.map(lambda yes, no: jnp.where(is_first, yes, no), first, second)
+    return chosen

@@ -176,7 +176,7 @@ class Fitted(abc.ABC, Generic[L]):
         """Of f, [P, T, T]."""
         if not hasattr(posterior, "covariance"):
             raise SettingsError(
-                f'{what}: needs a posterior that knows the covariance between rows, such as a dense one, this is'
+                f"{what}: needs a posterior that knows the covariance between rows, such as a dense one, this is"
                 f' "{posterior.kind}"'
             )
         return np.asarray(posterior.covariance(inputs)).reshape(-1, len(inputs), len(inputs))

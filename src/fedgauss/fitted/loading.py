@@ -65,13 +65,16 @@ def load(folder: str | os.PathLike[str], *, features: Features | None = None) ->
         raise DataError(
             "the model is incomplete: a file in it is cut short, changed or not ours. Save it again"
         ) from error
-    return made(learned, history, ledger, federation)
+    model: Fitted[Any] = made(learned, history, ledger, federation)
+    return model
 
 
 def _read(head: dict[str, Any], arrays: dict[str, Any], features: Features | None) -> tuple[Learned, Any]:
     """What was learned, and the class of the fitted model."""
     if head["kind"] == FittedPrior.KIND:
         return LearnedPrior.from_files(head, arrays), CLASSES[head["method"]]
-    kinds = {FittedSums.KIND: (LearnedSums, FittedSums), FittedLocal.KIND: (LearnedLocal, FittedLocal)}
-    kind, made = kinds[head["kind"]]
-    return kind.from_files(head, arrays, features), made
+    if head["kind"] == FittedSums.KIND:
+        return LearnedSums.from_files(head, arrays, features), FittedSums
+    if head["kind"] == FittedLocal.KIND:
+        return LearnedLocal.from_files(head, arrays, features), FittedLocal
+    raise ValueError(head["kind"])

@@ -69,7 +69,8 @@ class LearnedSums(Learned):
     def arrays(self) -> dict[str, Any]:
         """See `Learned.arrays`."""
         own = {"learned": self.learned, "constants": self.constants, "sums": list(self.sums)}
-        return super().arrays() | jax.tree.map(np.asarray, own)
+        arrays: dict[str, Any] = super().arrays() | jax.tree.map(np.asarray, own)
+        return arrays
 
     @classmethod
     def from_files(cls, head: dict[str, Any], arrays: dict[str, Any], features: Features | None) -> "LearnedSums":
@@ -170,10 +171,11 @@ class FittedSums(Fitted[LearnedSums]):
         Example:
             >>> import fedgauss as fg
             >>> x = np.linspace(0.0, 1.0, 40)[:, None]
-            >>> first, more = (fg.Federation.from_arrays({n: (x + s, (x + s)[:, 0] ** 2)}) for n, s in (("a", 0), ("b", 1)))
-            >>> method = fg.FedBNR(features=fg.features.Fourier(), rounds=2, local_steps=5)
-            >>> model = method.fit(first, progress=False)
-            >>> bool(abs(model.predict(None, [[1.5]])[0] - 2.25) > abs(model.update(more).predict(None, [[1.5]])[0] - 2.25))
+            >>> left = fg.Federation.from_arrays({"a": (x, x[:, 0] ** 2)})
+            >>> right = fg.Federation.from_arrays({"b": (x + 1, (x[:, 0] + 1) ** 2)})
+            >>> model = fg.FedBNR(features=fg.features.Fourier(), rounds=2, local_steps=5).fit(left, progress=False)
+            >>> before, after = model.predict(None, [[1.5]]), model.update(right).predict(None, [[1.5]])
+            >>> bool(abs(after[0] - 2.25) < 0.01 < abs(before[0] - 2.25))
             True
         """
         return self._change(federation, engine, seed, joining=True)
@@ -207,7 +209,7 @@ class FittedSums(Fitted[LearnedSums]):
         aligned = federation.map(lambda client: client.align(learned.inputs, learned.targets))
         gathered = gather(
             learned.model, learned.theta, learned.constants, learned.scaling.apply(aligned), engine=engine or Local(),
-            seed=seed, everyone=learned.everyone, round_number=int(self.ledger_["round"].max() or 0) + 1,  # type: ignore[arg-type]
+            seed=seed, everyone=learned.everyone, round_number=max(self.ledger_["round"].to_list()) + 1,
         )  # fmt: skip
         change = np.add if joining else np.subtract
         sums = jax.tree.map(change, learned.sums, gathered.sums)
@@ -288,7 +290,8 @@ class LearnedLocal(Learned):
         """See `Learned.arrays`."""
         sums = {name: list(parts) for name, parts in self.sums.items()}
         mine = {"shared": self.shared, "own": self.own, "constants": self.constants, "sums": sums}
-        return super().arrays() | jax.tree.map(np.asarray, mine)
+        arrays: dict[str, Any] = super().arrays() | jax.tree.map(np.asarray, mine)
+        return arrays
 
     @classmethod
     def from_files(cls, head: dict[str, Any], arrays: dict[str, Any], features: Features | None) -> "LearnedLocal":

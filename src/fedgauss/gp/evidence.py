@@ -42,7 +42,8 @@ def log_evidence(
         >>> bool(jnp.isclose(value, -0.5 * jnp.log(2 * jnp.pi * 2.0)))  # one row of variance 1 + 1
         True
     """
-    return _forward(phi_phi, phi_y, y_y, num_rows, log_noise_std, log_weight_std)[0]
+    value: Float[Array, ""] = _forward(phi_phi, phi_y, y_y, num_rows, log_noise_std, log_weight_std)[0]
+    return value
 
 
 def _forward(G: Any, b: Any, y_y: Any, N: Any, log_sigma: Any, log_lambda: Any) -> Any:

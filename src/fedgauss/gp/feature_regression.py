@@ -123,7 +123,9 @@ class FeatureModel(SummedModel):
         if np.linalg.eigvalsh(G)[0] < -_INDEFINITE * size * len(G):
             return "its matrix of feature products is indefinite"
         for b, y_y in zip(np.asarray(sums.phi_y).T, np.asarray(sums.y_y), strict=True):
-            scale = np.sqrt(max(float(y_y), 0.0) / size) or 1.0  # the joint matrix in units in which its parts are alike
+            scale = (
+                np.sqrt(max(float(y_y), 0.0) / size) or 1.0
+            )  # the joint matrix in units in which its parts are alike
             joint = np.block([[G, b[:, None] / scale], [b[None, :] / scale, np.full((1, 1), y_y / scale**2)]])
             if y_y < 0.0 or np.linalg.eigvalsh(joint)[0] < -_INDEFINITE * size * len(joint):
                 return "its products of features and targets cannot belong to its matrix of feature products"

@@ -52,9 +52,7 @@ Features: TypeAlias = Callable[[PRNGKeyArray, int], RandomFeature]
 """From a key and the number of inputs to the features at their start. Hashable: a settings object, or a function."""
 
 
-def feature_matrix(
-    feature: RandomFeature, omega: Float[Array, "m W"], X: Float[Array, "N D"]
-) -> Float[Array, "N R"]:
+def feature_matrix(feature: RandomFeature, omega: Float[Array, "m W"], X: Float[Array, "N D"]) -> Float[Array, "N R"]:
     """The R = m d features of every row of `X`. Their inner products estimate the kernel, without bias.
 
     Whatever in g does not depend on omega is computed once a row, not m times.
@@ -67,7 +65,7 @@ def feature_matrix(
     """
     samples = jax.vmap(feature, in_axes=(0, None), out_axes=-1)  # [d, m] of one row
     values = jax.vmap(samples, in_axes=(None, 0))(omega, X)
-    return values.reshape(X.shape[0], -1) / np.sqrt(omega.shape[0])
+    return jnp.asarray(values.reshape(X.shape[0], -1) / np.sqrt(omega.shape[0]))
 
 
 class Rest(NamedTuple):
@@ -145,7 +143,7 @@ def from_config(config: dict[str, Any], custom: Features | None = None) -> Featu
         >>> from_config(to_config(Network(widths=(20,)))) == Network(widths=(20,))
         True
     """
-    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in config.items()}
+    fields: dict[str, Any] = {n: tuple(value) if isinstance(value, list) else value for n, value in config.items()}
     match fields.pop("name"):
         case "fourier":
             return Fourier(**fields)
@@ -162,9 +160,7 @@ def from_config(config: dict[str, Any], custom: Features | None = None) -> Featu
 # --- frequencies ---------------------------------------------------------------------------------------------------
 
 
-def draw_frequencies(
-    family: Family, key: PRNGKeyArray, num_samples: int, num_inputs: int
-) -> Float[Array, "m D"]:
+def draw_frequencies(family: Family, key: PRNGKeyArray, num_samples: int, num_inputs: int) -> Float[Array, "m D"]:
     """Frequencies whose cosines average to a stationary kernel of unit lengthscale (Bochner; paper, Theorem 2).
 
     Normal for the RBF kernel. The spectral density of a Matern kernel of smoothness nu is a Student t of 2 nu degrees
@@ -204,7 +200,7 @@ def sine_cosine(angle: Float[Array, "*"]) -> tuple[Float[Array, "*"], Float[Arra
     for part in _PI_2:
         rest = rest - turns * part
     square = rest * rest
-    sine, cosine = _SIN[-1], _COS[-1]
+    sine, cosine = jnp.asarray(_SIN[-1]), jnp.asarray(_COS[-1])
     for a, b in zip(_SIN[-2::-1], _COS[-2::-1], strict=True):
         sine, cosine = sine * square + a, cosine * square + b
     sine = rest + rest * square * sine
@@ -341,7 +337,8 @@ class Network:
     scale: float = 1.0
 
     def __post_init__(self) -> None:
-        widths = (self.widths,) if isinstance(self.widths, int) else tuple(self.widths)
+        given: Any = self.widths
+        widths = (given,) if isinstance(given, int) else tuple(given)
         object.__setattr__(self, "widths", widths)
         for width in widths:
             check_positive("Network", "widths", width, whole=True)
@@ -376,8 +373,12 @@ def _network(
         layer = network.layers[number]
         scale = (last if number == depth else 1.0) / np.sqrt(layer.in_features)
         start = scale * jax.random.normal(own, layer.weight.shape), jnp.zeros(layer.out_features)
-        network = eqx.tree_at(lambda net, n=number: (net.layers[n].weight, net.layers[n].bias), network, start)
+        network = eqx.tree_at(functools.partial(_weights_of, number), network, start)
     return network
+
+
+def _weights_of(number: int, network: eqx.nn.MLP) -> Any:
+    return network.layers[number].weight, network.layers[number].bias
 
 
 # --- kernels that are not stationary: the paper's examples -----------------------------------------------------------

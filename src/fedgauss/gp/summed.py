@@ -1,6 +1,6 @@
 """Models whose objective is a function of sums over rows: F(sum_n s(x_n, y_n, theta), theta).
 
-Federated Bayesian regression in feature space is one, the collapsed bound of a sparse Gaussian process another. Sums over
+Bayesian regression in feature space is one, the collapsed bound of a sparse Gaussian process another. Sums over
 disjoint rows add, so any split of the data over chunks or clients gives the same objective; and with the cotangent
 dF/ds its gradient is a sum over rows too,
 
@@ -44,9 +44,7 @@ class SummedModel(abc.ABC):
         """Whatever the sums need of the parameters that is not done row by row."""
 
     @abc.abstractmethod
-    def row_sums(
-        self, prepared: Any, X: Float[Array, "N D"], Y: Float[Array, "N P"], mask: Float[Array, " N"]
-    ) -> Any:
+    def row_sums(self, prepared: Any, X: Float[Array, "N D"], Y: Float[Array, "N P"], mask: Float[Array, " N"]) -> Any:
         """The sums over few rows, a named tuple of arrays; where the mask is 0, a row changes nothing."""
 
     @abc.abstractmethod

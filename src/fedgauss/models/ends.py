@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import numpy as np
 
@@ -30,8 +30,8 @@ class Separate:
 
     Args:
         method: The method whose model each client fits.
-        budget: For FGPR. "converged" maximises each client's exact likelihood; "same" takes just the optimiser steps that the
-            federated fit would have the client take.
+        budget: For FGPR. "converged" maximises each client's exact likelihood; "same" takes just the optimiser steps
+            that the federated fit would have the client take.
 
     Example:
         >>> import fedgauss as fg
@@ -157,9 +157,7 @@ class Pooled:
             self.method, personal=(), client_weights=None,
             targets="none" if self.method.targets == "none" else "pooled",
         )  # fmt: skip
-        plan = PriorPlan.make(
-            method, together, None, engine, seed, inputs=method.inputs, targets=method.targets
-        )
+        plan = PriorPlan.make(method, together, None, engine, seed, inputs=method.inputs, targets=method.targets)
         algorithm = method._algorithm(plan.space, num_rows=federation.num_rows)
         fitted = plan.run(algorithm, np.ones(1), federation, callbacks, validation, progress, "Pooled", self)
         assert isinstance(fitted, FittedPooled)

@@ -25,7 +25,7 @@ from fedgauss.algorithms.sums import ExactSums
 from fedgauss.callbacks import Progress
 from fedgauss.clients import Client
 from fedgauss.engines.local import Callback, Local, Run
-from fedgauss.errors import DataError, RunError, SettingsError
+from fedgauss.errors import RunError, SettingsError
 from fedgauss.federation import Federation
 from fedgauss.fitted import FittedLocal, FittedSums
 from fedgauss.fitted.sums import LearnedLocal, LearnedSums, gather
@@ -82,7 +82,8 @@ class FedBNR:
     Example:
         >>> import fedgauss as fg
         >>> x = np.linspace(-1.0, 1.0, 40)[:, None]
-        >>> federation = fg.Federation.from_arrays({"left": (x - 1, np.sin(x[:, 0] - 1)), "right": (x + 1, np.sin(x[:, 0] + 1))})
+        >>> data = {name: (x + shift, np.sin(x[:, 0] + shift)) for name, shift in (("left", -1.0), ("right", 1.0))}
+        >>> federation = fg.Federation.from_arrays(data)
         >>> model = fg.FedBNR(features=fg.features.Fourier(), training="exact").fit(federation, progress=False)
         >>> mean, std = model.predict(None, [[-1.5], [1.5]], return_std=True)
         >>> bool(np.abs(mean - np.sin([-1.5, 1.5])).max() < 0.02)
@@ -129,7 +130,15 @@ class FedBNR:
         given = [name for name in ("rounds", "batch_size") if getattr(self, name) is not None]
         for name in ("num_samples", "local_steps", "distillation_steps", *given):
             check_positive("FedBNR", name, getattr(self, name), whole=True)
-        for name in ("learning_rate", "alpha", "distillation_rate", "noise_floor", "noise_std", "weight_std", "tolerance"):
+        for name in (
+            "learning_rate",
+            "alpha",
+            "distillation_rate",
+            "noise_floor",
+            "noise_std",
+            "weight_std",
+            "tolerance",
+        ):
             check_positive("FedBNR", name, getattr(self, name))
         if self.decay is not None:
             check_positive("FedBNR", "decay", self.decay)
@@ -158,7 +167,8 @@ class FedBNR:
         From the paper: 50 draws of omega ~ N(0, I_5) with a small distribution shifter, layers of 200, at most 100
         rounds of 50 full-batch local steps, plain means, the last layer in two exchanges with sigma and lambda as
         averaged. The paper does not say how deep its networks are, nor the optimiser, its rate, how data are
-        standardised, nor where sigma and lambda start: two hidden layers, Adam with rate .005, pooled moments, .3 and 1.
+        standardised, nor where sigma and lambda start: two hidden layers, Adam with rate .005, pooled moments, .3 and
+        1.
 
         Example:
             >>> FedBNR.as_published().num_samples
@@ -381,9 +391,7 @@ class _Fit:
             raise RunError("the run was stopped between the two exchanges of the last layer: there is no model")
         return jax.device_get(layer.sums(second.server)), second.ledger.to_frame()
 
-    def _finish_local(
-        self, run: Run, theta: Flat, constants: Flat, ledgers: list[pl.DataFrame] | None
-    ) -> LearnedLocal:
+    def _finish_local(self, run: Run, theta: Flat, constants: Flat, ledgers: list[pl.DataFrame] | None) -> LearnedLocal:
         """Clients' own last layers; or, of each client's own features, everybody's."""
         method = self.method
         own: dict[str, Flat] = {}

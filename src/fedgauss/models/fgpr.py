@@ -343,4 +343,3 @@ class PriorPlan:
     def _own_scales(self, federation: Federation) -> dict[str, dict[str, Any]]:
         units = {name: self.plan.scaling.units(client.X, client.Y) for name, client in federation.items()}
         return {name: {"inputs": one.input_scale, "target": one.target_scale[0]} for name, one in units.items()}
-

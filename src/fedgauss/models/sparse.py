@@ -50,7 +50,8 @@ class FedSparseGP:
     Example:
         >>> import fedgauss as fg, numpy as np
         >>> x = np.linspace(-1.0, 1.0, 40)[:, None]
-        >>> federation = fg.Federation.from_arrays({"left": (x - 1, np.sin(x[:, 0] - 1)), "right": (x + 1, np.sin(x[:, 0] + 1))})
+        >>> data = {name: (x + shift, np.sin(x[:, 0] + shift)) for name, shift in (("left", -1.0), ("right", 1.0))}
+        >>> federation = fg.Federation.from_arrays(data)
         >>> model = fg.FedSparseGP(num_inducing=10).fit(federation, progress=False)
         >>> bool(np.abs(model.predict(None, [[-1.5], [1.5]]) - np.sin([-1.5, 1.5])).max() < 0.02)
         True
