@@ -72,8 +72,9 @@ def load(name: str) -> tuple[Matrix, Matrix]:
     if name == "sml":
         table = data.table("sml2010/sml2010.csv.gz")
         hour = pl.col("Time").str.slice(0, 2).cast(float) + pl.col("Time").str.slice(3, 2).cast(float) / 60
+        day = pl.col("Date").str.to_date("%d/%m/%Y").dt.ordinal_day()
         dropped = ["source_file", "Date", "Time", "Temperature_Comedor_Sensor", "Temperature_Exterior_Sensor"]
-        return split_off(table.with_columns(hour=hour).drop(dropped), "Temperature_Habitacion_Sensor")
+        return split_off(table.with_columns(hour=hour, day=day).drop(dropped), "Temperature_Habitacion_Sensor")
     if name == "parkinsons":
         return split_off(
             data.table("parkinsons/parkinsons_updrs.csv.gz").drop("subject#", "motor_UPDRS"), "total_UPDRS"

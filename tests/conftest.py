@@ -23,6 +23,10 @@ CHECKED = [
     "gp.condition",
     "gp.sparse",
     "gp.state_space",
+    "gp.evidence",
+    "gp.feature_regression",
+    "gp.summed",
+    "gp.inducing",
 ]
 install_import_hook([f"fedgauss.{module}" for module in CHECKED], "beartype.beartype")
 

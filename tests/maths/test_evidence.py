@@ -4,17 +4,18 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import jax.test_util
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jax.test_util import check_grads
 
 from fedgauss.gp.evidence import best_scales, log_evidence
 from fedgauss.gp.sparse import SparseStatistics, collapsed_bound
 from fedgauss.linalg import whitening
 from reference import feature_regression as dense
 
+check_grads: Any = jax.test_util.check_grads  # untyped in JAX
 SHAPES = [(1, 1), (3, 20), (20, 3), (40, 100), (70, 30)]
 """Features and rows: fewer, more, and enough of them for inverses by blocks."""
 
@@ -280,7 +281,7 @@ def test_gradient_of_the_collapsed_bound_is_that_of_finite_differences() -> None
     for one in range(5):  # each by itself: none hides behind another
 
         def along(part: Any, one: int = one) -> Any:
-            return bound(SparseStatistics(*statistics[:one], part, *statistics[one + 1 :]), jnp.asarray(0.3))
+            return bound(statistics._replace(**{SparseStatistics._fields[one]: part}), jnp.asarray(0.3))
 
         check_grads(along, (statistics[one],), order=1, modes=["rev"], atol=1e-6, rtol=1e-6)
         assert np.any(np.abs(jax.grad(along)(statistics[one])) > 1e-3)

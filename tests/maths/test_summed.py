@@ -6,11 +6,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import jax.test_util
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jax.test_util import check_grads
 
 from fedgauss.gp import feature_regression, summed
 from fedgauss.gp.feature_regression import FeatureModel, FeatureSums
@@ -23,6 +23,7 @@ from fedgauss.gp.summed import SummedModel, sums_of
 from reference import feature_regression as dense
 from reference import large_gp
 
+check_grads: Any = jax.test_util.check_grads  # untyped in JAX
 NETWORK = Network(widths=(6,), latent=2, shifter=4)
 
 
@@ -44,9 +45,12 @@ every_model = pytest.mark.parametrize("name", list(MODELS))
 
 def start(model: SummedModel, seed: int = 0) -> tuple[Any, Any]:
     """Parameters moved away from their start."""
-    theta, constants = model.init(jax.random.key(seed))
+    theta, constants = _init(model, jax.random.key(seed))
     rng = np.random.default_rng(seed)
-    return {name: leaf + 0.2 * rng.normal(size=leaf.shape) for name, leaf in theta.items()}, constants
+    return {name: leaf + 0.2 * rng.normal(size=leaf.shape) for name, leaf in sorted(theta.items())}, constants
+
+
+_init = jax.jit(lambda model, key: model.init(key), static_argnums=0)
 
 
 def data(num_rows: int, num_targets: int = 1, seed: int = 0) -> tuple[Any, Any]:
@@ -68,12 +72,12 @@ def dense_features(model: FeatureModel, theta: Any, constants: Any, X: Any) -> A
 
 
 def assert_same(one: Any, other: Any, rtol: float = 1e-10) -> None:
-    """Every array, relative to its largest entry. A network's last bias turns all features: its gradient is 0."""
+    """Every array, relative to its largest entry."""
     flat, structure = jax.tree_util.tree_flatten_with_path(one)
-    assert structure == jax.tree.structure(other)
+    assert str(structure) == str(jax.tree.structure(other))
     for (path, a), b in zip(flat, jax.tree.leaves(other), strict=True):
         size = float(np.max(np.abs(np.asarray(b)), initial=1e-300))
-        np.testing.assert_allclose(a, b, rtol=0, atol=rtol * size + 1e-13, err_msg=jax.tree_util.keystr(path))
+        np.testing.assert_allclose(a, b, rtol=0, atol=rtol * size + 1e-12, err_msg=jax.tree_util.keystr(path))
 
 
 def add(parts: list[Any]) -> Any:
@@ -96,7 +100,7 @@ def value_and_gradient(model: SummedModel, theta: Any, *rest: Any) -> Any:
 # Chunks ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("rows", "num_rows"), [(40, 33), (2 * 2048, 4000), (2 * 2048 + 1, 4097), (5000, 4321)])
+@pytest.mark.parametrize(("rows", "num_rows"), [(40, 33), (2 * 2048 + 1, 4097), (5000, 4321)])
 def test_sums_over_padded_rows_are_those_of_dense_features(rows: int, num_rows: int) -> None:
     assert summed.CHUNK == 2048
     model = feature_model()
@@ -104,29 +108,30 @@ def test_sums_over_padded_rows_are_those_of_dense_features(rows: int, num_rows: 
     X, Y = data(num_rows, 2)
     found = run_sums(model, theta, constants, *padded(X, Y, rows), num_rows)
     Phi, Y = dense_features(model, theta, constants, X), np.asarray(Y)
-    expected = FeatureSums(Phi @ Phi.T, Phi @ Y, np.sum(Y**2, axis=0), np.asarray(float(num_rows)))
-    assert_same(found, expected)
+    expected = Phi @ Phi.T, Phi @ Y, np.sum(Y**2, axis=0), np.asarray(float(num_rows))
+    assert_same(found, FeatureSums(*(jnp.asarray(part) for part in expected)))
 
 
 @every_model
-@pytest.mark.parametrize(("chunk", "rows"), [(20, 83), (20, 80), (20, 41), (1, 3)])
-def test_value_and_gradient_do_not_depend_on_chunks(
-    name: str, chunk: int, rows: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_value_and_gradient_do_not_depend_on_chunks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = MODELS[name]
     theta, constants = start(model)
-    X, Y = padded(*data(rows - 1), rows)
-    whole, gradient = value_and_gradient(model, theta, constants, X, Y, rows - 1)
-    monkeypatch.setattr(summed, "CHUNK", chunk)
-    called = []
-    chunked = summed._chunked
-    monkeypatch.setattr(summed, "_chunked", lambda *given: called.append(1) or chunked(*given))
-    by_chunk, chunked_gradient = value_and_gradient(model, theta, constants, X, Y, rows - 1)
+    X, Y = padded(*data(79), 80)
+    whole, gradient = value_and_gradient(model, theta, constants, X, Y, 79)
+    assert all(np.any(np.abs(leaf) > 1e-4) for leaf in gradient.values())
+    chunked, called = summed._chunked, []
+
+    def counted(*given: Any) -> Any:
+        called.append(1)
+        return chunked(*given)
+
+    monkeypatch.setattr(summed, "_chunked", counted)
+    for chunk in (20, 23):  # nothing is left over, or some rows are
+        monkeypatch.setattr(summed, "CHUNK", chunk)
+        by_chunk, chunked_gradient = value_and_gradient(model, theta, constants, X, Y, 79)
+        assert_same(by_chunk, whole)
+        assert_same(chunked_gradient, gradient)
     assert called
-    assert_same(by_chunk, whole)
-    assert_same(chunked_gradient, gradient)
-    moving = [leaf for path, leaf in gradient.items() if path != "features.extractor.layers.1.bias"]
-    assert all(np.any(np.abs(leaf) > 1e-4) for leaf in moving)
 
 
 @every_model
@@ -151,7 +156,7 @@ def test_several_clients_at_a_time_are_each_as_if_alone(name: str, monkeypatch: 
     together = jax.jit(jax.vmap(alone))(X, Y, jnp.asarray(counts))
     for client, (block, count) in enumerate(zip(blocks, counts, strict=True)):
         one = jax.jit(alone)(*block, count)
-        assert_same(jax.tree.map(lambda leaf, c=client: leaf[c], together), one)  # type: ignore[misc]
+        assert_same(jax.tree.map(lambda leaf, c=client: leaf[c], together), one)
 
 
 # Clients -----------------------------------------------------------------------------------------------------------
@@ -184,7 +189,7 @@ def test_any_split_over_clients_changes_nothing(name: str, owner: list[int]) -> 
 
 
 @every_model
-@pytest.mark.parametrize("num_clients", [1, 7, 100])
+@pytest.mark.parametrize("num_clients", [1, 100])
 def test_one_client_and_a_hundred_have_the_same_posterior(name: str, num_clients: int) -> None:
     model = MODELS[name]
     theta, constants = start(model)
@@ -230,8 +235,7 @@ def test_no_rows_have_sums_of_zero(name: str) -> None:
 SCALES = {"noise_std": jnp.log(jnp.array([0.3, 0.8])), "weight_std": jnp.log(jnp.array([1.5, 0.4]))}
 
 
-@pytest.mark.parametrize("num_samples", [4, 40])
-@pytest.mark.parametrize("num_rows", [0, 3, 60])
+@pytest.mark.parametrize(("num_rows", "num_samples"), [(0, 4), (3, 40), (60, 4)])
 def test_feature_posterior_is_that_of_the_covariance_between_rows(num_rows: int, num_samples: int) -> None:
     model = feature_model(num_samples=num_samples)
     theta, constants = start(model)
@@ -241,7 +245,7 @@ def test_feature_posterior_is_that_of_the_covariance_between_rows(num_rows: int,
     posterior = model.posterior(sums, theta, constants)
     assert isinstance(posterior, Posterior)
     assert posterior.notes == {"num_features": 2 * num_samples, "jitter": 0.0}
-    prediction, covariance = posterior.predict(X_new), posterior.covariance(X_new)  # type: ignore[attr-defined]
+    prediction, covariance = posterior.predict(X_new), posterior.covariance(X_new)
     Phi, Phi_new = (dense_features(model, theta, constants, inputs) for inputs in (X, X_new))
     value = 0.0
     for p in range(2):
@@ -275,7 +279,7 @@ def test_two_targets_are_two_models_of_one_target() -> None:
 @given(num_rows=st.integers(0, 12), seed=st.integers(0, 1000), noise=st.floats(0.02, 3.0), weight=st.floats(0.1, 10.0))
 def test_rows_never_add_variance(num_rows: int, seed: int, noise: float, weight: float) -> None:
     model = feature_model(Fourier(), num_targets=1)
-    theta, constants = model.init(jax.random.key(seed))
+    theta, constants = _init(model, jax.random.key(seed))
     theta |= {"noise_std": jnp.log(jnp.array([noise])), "weight_std": jnp.log(jnp.array([weight]))}
     X, Y = data(12, seed=seed)
     X_new = np.concatenate([X, data(12, seed=seed + 1)[0]])
@@ -297,6 +301,25 @@ def test_predictions_do_not_depend_on_pieces_of_test_inputs(monkeypatch: pytest.
     whole = posterior.predict(X_new)
     monkeypatch.setattr(feature_regression, "_CHUNK_ROWS", 64)
     assert_same(tuple(posterior.predict(X_new)), tuple(whole), 1e-12)
+
+
+def test_draws_have_the_mean_and_covariance_of_the_posterior() -> None:
+    """Each entry within six standard errors."""
+    model, num_samples = feature_model(), 50_000
+    theta, constants = start(model)
+    theta |= SCALES
+    posterior = model.posterior(run_sums(model, theta, constants, *data(6, 2), 6), theta, constants)
+    X_new = data(3, seed=5)[0]
+    draws = posterior.sample(jax.random.key(0), X_new, num_samples)
+    assert draws.shape == (num_samples, 3, 2)
+    mean, covariance = posterior.predict(X_new).mean, np.asarray(posterior.covariance(X_new))
+    for p in range(2):
+        variance = np.diag(covariance[p])
+        assert np.all(np.abs(draws[:, :, p].mean(0) - mean[:, p]) < 6 * np.sqrt(variance / num_samples))
+        error = np.sqrt((np.outer(variance, variance) + covariance[p] ** 2) / num_samples)
+        assert np.all(np.abs(np.cov(draws[:, :, p].T) - covariance[p]) < 6 * error)
+    across = np.corrcoef(draws[:, 0, 0], draws[:, 0, 1])[0, 1]
+    assert abs(across) < 6 / np.sqrt(num_samples)  # targets are independent
 
 
 def test_tuned_scales_have_the_most_evidence_and_leave_the_rest_alone() -> None:
@@ -526,7 +549,7 @@ def test_hyper_parameters_are_kept_in_their_box_and_inducing_inputs_are_free() -
     )  # fmt: skip
     model = InducingModel(space=space, num_inducing=3)
     theta = inducing_theta(model, 1e9 * np.ones((3, 2)), np.array([1e-3]), 100.0, 1e-9)
-    inside = model.parameters(model.bounded(theta))
+    inside = model.values(model.bounded(theta))
     np.testing.assert_allclose(inside["lengthscale"], [0.1], rtol=1e-12)
     np.testing.assert_allclose(inside["variance"], 9.0, rtol=1e-12)
     np.testing.assert_allclose(inside["noise_variance"], 1e-3, rtol=1e-12)

@@ -19,13 +19,13 @@ import numpy as np
 import scipy.optimize
 from jaxtyping import Array, Float
 
-from fedgauss.linalg import inverse_from_cholesky, lapack_cholesky
+from fedgauss.linalg import AnyArray, inverse_from_cholesky, lapack_cholesky
 
 
 @jax.custom_vjp
 def log_evidence(
-    phi_phi: Float[Array, "R R"], phi_y: Float[Array, " R"], y_y: Float[Array, ""], num_rows: Float[Array, ""],
-    log_noise_std: Float[Array, ""], log_weight_std: Float[Array, ""],
+    phi_phi: Float[AnyArray, "R R"], phi_y: Float[AnyArray, " R"], y_y: Float[AnyArray, ""], num_rows: Float[AnyArray, ""],
+    log_noise_std: Float[AnyArray, ""], log_weight_std: Float[AnyArray, ""],
 ) -> Float[Array, ""]:  # fmt: skip
     """log p(y) of one target, from its sums; the formula above. Its gradient is analytic.
 

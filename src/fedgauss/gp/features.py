@@ -356,25 +356,35 @@ class Network:
         key_f, key_h = jax.random.split(key)
         activation = _ACTIVATIONS[self.activation]
         depth = len(self.widths)
-        extractor = _network(num_inputs, self.latent, self.widths[0], depth, activation, key_f, last=self.scale)
+        # moving all of f(x) by the same amount changes no difference, so f has no last bias: nothing would decide it
+        extractor = _network(
+            num_inputs, self.latent, self.widths[0], depth, activation, key_f, last=self.scale, last_bias=False
+        )
         shifter = None
         if self.shifter is not None:
-            shifter = _network(self.latent, self.latent, self.shifter, 1, activation, key_h, last=0.0)
+            shifter = _network(self.latent, self.latent, self.shifter, 1, activation, key_h, last=0.0, last_bias=True)
         replicate = jnp.asarray(np.log(0.1)) if self.replicate else None
         return NetworkFeature(extractor, shifter, replicate, self.family, self.latent, num_inputs)
 
 
 def _network(
-    num_inputs: int, num_outputs: int, width: int, depth: int, activation: Any, key: PRNGKeyArray, *, last: float
-) -> eqx.nn.MLP:
+    num_inputs: int, num_outputs: int, width: int, depth: int, activation: Any, key: PRNGKeyArray, *, last: float,
+    last_bias: bool,
+) -> eqx.nn.MLP:  # fmt: skip
     """A fully connected network; the last layer's weights are multiplied by `last`."""
-    network = eqx.nn.MLP(num_inputs, num_outputs, width, depth, activation=activation, key=key)
+    network = eqx.nn.MLP(
+        num_inputs, num_outputs, width, depth, activation=activation, use_final_bias=last_bias, key=key
+    )
     for number, own in enumerate(jax.random.split(key, depth + 1)):
         layer = network.layers[number]
         scale = (last if number == depth else 1.0) / np.sqrt(layer.in_features)
-        start = scale * jax.random.normal(own, layer.weight.shape), jnp.zeros(layer.out_features)
-        network = eqx.tree_at(functools.partial(_weights_of, number), network, start)
+        start = scale * jax.random.normal(own, layer.weight.shape), 0.0 * layer.bias if layer.use_bias else None
+        network = eqx.tree_at(functools.partial(_weights_of, number), network, start, is_leaf=_is_none)
     return network
+
+
+def _is_none(leaf: Any) -> bool:
+    return leaf is None
 
 
 def _weights_of(number: int, network: eqx.nn.MLP) -> Any:
