@@ -7,19 +7,20 @@ paper's FedBNR (10 / 100 clients: Skillcraft .98 / .97, SML .25 / .44, Parkinson
 
 As in the paper: 50 draws of omega ~ N(0, I_5), a small distribution shifter, full batches, at most 100 rounds, plain
 means, early stopping by validation RMSE; distillation takes 80 % of the validation rows and stops by the rest. What
-differs: the model is that of the round with the best *validation* RMSE (the paper reports the smallest *test* error over
-rounds); it stops after 20 rounds without a better one (the paper: 5, at which it often ends by chance); the networks have
-two hidden layers of 200 (the paper: layers of 200, for Skillcraft, to 5,000); 20 local steps a round of Adam with rate
-.003 (the paper: 50; it gives neither optimiser nor rate), distillation 50 steps a round with alpha 1; inputs and targets
-are standardised by pooled moments; noise and prior scale are tuned by the evidence of the sums ("before tuning" shows
-them as averaged). "exact" and "pooled" stop by the validation NLPD after 20 values taken every 10 exchanges.
+differs: the model is that of the round with the best *validation* RMSE (the paper reports the smallest *test* error
+over rounds); it stops after 20 rounds without a better one (the paper: 5, at which it often ends by chance); the
+networks have two hidden layers of 200 (the paper: layers of 200, for Skillcraft, to 5,000); 20 local steps a round of
+Adam with rate .003 (the paper: 50; it gives neither optimiser nor rate), distillation 50 steps a round with alpha 1;
+inputs and targets are standardised by pooled moments; noise and prior scale are tuned by the evidence of the sums
+("before tuning" shows them as averaged). "exact" and "pooled" stop by the validation NLPD after 20 values taken every
+10 exchanges.
 
 Targets and features. Skillcraft: LeagueIndex from all complete columns but GameID. SML: the bedroom temperature (the
 paper does not name its target; with this one Weather_Temperature has its correlation of .783) from all columns but the
 two other room temperatures, which correlate more than that, and constant ones; date and time are day of year and hour.
 Parkinsons: total_UPDRS without motor_UPDRS and the subject's number; the paper's correlation of .410 is in no column,
-so rows are sorted by age (.310). Bike: the count in units of its standard deviation, as the paper's figures must be; hour,
-weather, season, holiday, functioning day and, from the date, month and day of week. CCPP: PE.
+so rows are sorted by age (.310). Bike: the count in units of its standard deviation, as the paper's figures must be;
+hour, weather, season, holiday, functioning day and, from the date, month and day of week. CCPP: PE.
 
     python uci.py [--seeds 3] [--sets ccpp ...] [--clients 10 100] [--methods averaging ...]
 """
@@ -130,7 +131,7 @@ SETTINGS: dict[str, Any] = {
     "features": fg.features.Network(widths=(200, 200)), "local_steps": 20, "learning_rate": 0.003,
     "distillation_steps": 50, "distillation_rate": 0.003, "alpha": 1.0,
 }  # fmt: skip
-"""Chosen by the validation RMSE of averaging on SML and Parkinsons with ten clients, on a split (seed 100) not used here."""
+"""Chosen by the validation RMSE of averaging on SML and Parkinsons, ten clients, on a split (seed 100) not used below."""
 
 
 def run(

@@ -59,6 +59,17 @@ def test_evidence_is_half_of_the_formula_of_the_paper_and_a_constant() -> None:
     np.testing.assert_allclose(value, 0.5 * (paper - 30 * np.log(2 * np.pi)), rtol=1e-10)
 
 
+def test_evidence_keeps_its_digits_with_many_smooth_features_and_little_noise() -> None:
+    """Without care, y^T y - b^T B^-1 b loses as many digits as B = G + rho I is badly conditioned."""
+    rng = np.random.default_rng(0)
+    X, omega = rng.normal(size=(50, 3)), rng.normal(size=(100, 3)) / 2
+    Phi = np.concatenate([np.cos(omega @ X.T), np.sin(omega @ X.T)]) / 10.0
+    y = np.sin(X.sum(axis=1)) + 0.1 * rng.normal(size=50)
+    for weight_std in (1.0, 10.0, 100.0):
+        value = evidence(*sums(Phi, y), *logs(0.01, weight_std))
+        np.testing.assert_allclose(value, dense.log_density(Phi, y, 0.01, weight_std), rtol=1e-8)
+
+
 @given(log_noise=st.floats(-5.0, 5.0), log_weight=st.floats(-5.0, 5.0))
 def test_nothing_is_said_of_the_scales_by_no_rows(log_noise: float, log_weight: float) -> None:
     empty = sums(np.zeros((4, 0)), np.zeros(0))
