@@ -23,7 +23,6 @@ CHECKED = [
     "gp.condition",
     "gp.sparse",
     "gp.state_space",
-    "gp.features",
     "gp.evidence",
     "gp.feature_regression",
     "gp.summed",
