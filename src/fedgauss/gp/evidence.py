@@ -24,8 +24,8 @@ from fedgauss.linalg import AnyArray, inverse_from_cholesky, lapack_cholesky
 
 @jax.custom_vjp
 def log_evidence(
-    phi_phi: Float[AnyArray, "R R"], phi_y: Float[AnyArray, " R"], y_y: Float[AnyArray, ""], num_rows: Float[AnyArray, ""],
-    log_noise_std: Float[AnyArray, ""], log_weight_std: Float[AnyArray, ""],
+    phi_phi: Float[AnyArray, "R R"], phi_y: Float[AnyArray, " R"], y_y: Float[AnyArray, ""],
+    num_rows: Float[AnyArray, ""], log_noise_std: Float[AnyArray, ""], log_weight_std: Float[AnyArray, ""],
 ) -> Float[Array, ""]:  # fmt: skip
     """log p(y) of one target, from its sums; the formula above. Its gradient is analytic.
 
@@ -128,3 +128,33 @@ def best_scales(
     log_rho = max((grid[start], float(found.x)), key=lambda at: profiled(at)[0])
     value, noise = profiled(log_rho)
     return Scales(float(np.sqrt(noise)), float(np.sqrt(noise / np.exp(log_rho))), value)
+
+
+_UNEQUAL, _INDEFINITE = 1e-9, 1e-10
+"""Rounding that sums over rows may show, relative to their largest entry."""
+
+
+def why_not_sums(
+    phi_phi: Float[np.ndarray, "R R"], phi_y: Float[np.ndarray, "R P"], y_y: Float[np.ndarray, " P"], num_rows: float
+) -> str | None:
+    """Why these cannot be a client's sums over rows, in words without numbers; `None` where they can.
+
+    G must be symmetric, and [G b; b^T y^T y] a matrix of squares for every target.
+
+    Example:
+        >>> why_not_sums(-np.eye(2), np.zeros((2, 1)), np.zeros(1), 3.0)
+        'its matrix of feature products is indefinite'
+    """
+    size = max(float(np.abs(phi_phi).max(initial=0.0)), np.finfo(float).tiny)
+    if num_rows < 0.0 or np.any(y_y < 0.0):
+        return "its number of rows or its sum of squares is negative"
+    if not np.allclose(phi_phi, phi_phi.T, rtol=0.0, atol=_UNEQUAL * size):
+        return "its matrix of feature products is not symmetric"
+    if np.linalg.eigvalsh(phi_phi)[0] < -_INDEFINITE * size * len(phi_phi):
+        return "its matrix of feature products is indefinite"
+    for b, square in zip(phi_y.T, y_y, strict=True):
+        unit = np.sqrt(float(square) / size) or 1.0  # of the targets, so that all parts of the joint matrix are alike
+        joint = np.block([[phi_phi, b[:, None] / unit], [b[None, :] / unit, np.full((1, 1), square / unit**2)]])
+        if np.linalg.eigvalsh(joint)[0] < -_INDEFINITE * size * len(joint):
+            return "its products of features and targets cannot belong to its matrix of feature products"
+    return None

@@ -15,7 +15,7 @@ from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
 from fedgauss.gp.chunks import predict_in_chunks
-from fedgauss.gp.evidence import best_scales, log_evidence
+from fedgauss.gp.evidence import best_scales, log_evidence, why_not_sums
 from fedgauss.gp.features import Features, feature_matrix, from_config, rebuild, skeleton, split
 from fedgauss.gp.features import to_config as features_config
 from fedgauss.gp.posterior import Prediction
@@ -113,23 +113,9 @@ class FeatureModel(SummedModel):
         return FeaturePosterior.condition(self, sums, theta, constants)
 
     def refusal(self, sums: FeatureSums) -> str | None:
-        """G must be symmetric, and [G b; b^T y^T y] a matrix of squares for every target."""
-        G = np.asarray(sums.phi_phi)
-        size = max(float(np.abs(G).max(initial=0.0)), np.finfo(float).tiny)
-        if float(sums.num_rows) < 0.0:
-            return "its number of rows is negative"
-        if not np.allclose(G, G.T, rtol=0.0, atol=_UNEQUAL * size):
-            return "its matrix of feature products is not symmetric"
-        if np.linalg.eigvalsh(G)[0] < -_INDEFINITE * size * len(G):
-            return "its matrix of feature products is indefinite"
-        for b, y_y in zip(np.asarray(sums.phi_y).T, np.asarray(sums.y_y), strict=True):
-            scale = (
-                np.sqrt(max(float(y_y), 0.0) / size) or 1.0
-            )  # the joint matrix in units in which its parts are alike
-            joint = np.block([[G, b[:, None] / scale], [b[None, :] / scale, np.full((1, 1), y_y / scale**2)]])
-            if y_y < 0.0 or np.linalg.eigvalsh(joint)[0] < -_INDEFINITE * size * len(joint):
-                return "its products of features and targets cannot belong to its matrix of feature products"
-        return None
+        """See `why_not_sums`."""
+        G, b, y_y, N = (np.asarray(part) for part in sums)
+        return why_not_sums(G, b, y_y, float(N))
 
     def parameters(self, theta: Flat, input_scale: Any, target_scale: Any) -> Flat:
         """Noise and weight variances in the target's units; the features' parameters are of standardised inputs."""
@@ -154,11 +140,6 @@ class FeatureModel(SummedModel):
     def noise_variance(self, theta: Flat) -> Float[Array, " P"]:
         """sigma^2."""
         return jnp.exp(2.0 * jnp.asarray(theta["noise_std"]))
-
-
-_UNEQUAL = 1e-9
-_INDEFINITE = 1e-10
-"""Rounding that a client's sums may show, relative to their largest entry."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -378,7 +378,10 @@ def _network(
     for number, own in enumerate(jax.random.split(key, depth + 1)):
         layer = network.layers[number]
         scale = (last if number == depth else 1.0) / np.sqrt(layer.in_features)
-        start = scale * jax.random.normal(own, layer.weight.shape), 0.0 * layer.bias if layer.use_bias else None
+        start = (
+            scale * jax.random.normal(own, layer.weight.shape),
+            jnp.zeros(layer.out_features) if layer.use_bias else None,
+        )
         network = eqx.tree_at(functools.partial(_weights_of, number), network, start, is_leaf=_is_none)
     return network
 

@@ -12,14 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from fedgauss.gp.evidence import why_not_sums
 from fedgauss.gp.kernels import scale_parameters
 from fedgauss.gp.parameters import Space, flatten, unflatten
 from fedgauss.gp.sparse import InducingBasis, SparsePosterior, SparseStatistics, collapsed_bound, row_statistics
 from fedgauss.gp.summed import Flat, SummedModel
 from fedgauss.linalg import whitening
-
-_UNEQUAL = 1e-9
-_INDEFINITE = 1e-10
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -77,16 +75,9 @@ class InducingModel(SummedModel):
         return SparsePosterior.from_statistics(self.space.kernel, unflatten(parameters), basis, sums, 0.0)
 
     def refusal(self, sums: SparseStatistics) -> str | None:
-        """The features' products must be a matrix of squares, and no larger than the prior's own."""
-        G = np.asarray(sums.phi_phi)
-        size = max(float(np.abs(G).max(initial=0.0)), np.finfo(float).tiny)
-        if float(sums.count) < 0.0 or float(sums.y_y) < 0.0:
-            return "its number of rows or its sum of squares is negative"
-        if not np.allclose(G, G.T, rtol=0.0, atol=_UNEQUAL * size):
-            return "its matrix of feature products is not symmetric"
-        if np.linalg.eigvalsh(G)[0] < -_INDEFINITE * size * len(G):
-            return "its matrix of feature products is indefinite"
-        return None
+        """See `why_not_sums`."""
+        G, b, y_y = (np.asarray(part) for part in sums[:3])
+        return why_not_sums(G, b, y_y[None], float(sums.count))
 
     def parameters(self, theta: Flat, input_scale: Any, target_scale: Any) -> Flat:
         """The hyper-parameters; inducing inputs in multiples of the inputs' scale, about their mean."""
