@@ -31,7 +31,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-CLIENTS, ROWS, D, STEPS, RATE, DRAWS = 10, 700, 20, 50, 0.005, 50
+CLIENTS, ROWS, D, RATE, DRAWS = 10, 700, 20, 0.005, 50
 SUM_CLIENTS, SUM_ROWS, SUM_D, FEATURES = 10, 10_000_000, 5, 200
 PIECES = 50
 DEPTHS = (1, 2)
@@ -41,7 +41,7 @@ ADAMS: tuple[dict[str, bool], ...] = ({}, {"foreach": True}, {"fused": True})
 # --- phase 1 ---------------------------------------------------------------------------------------------------------
 
 
-def kernel_learning(depth: int, rounds: int) -> Any:
+def kernel_learning(depth: int, rounds: int, steps: int = 1) -> Any:
     """The federation, and the algorithm on it."""
     import numpy as np
 
@@ -58,16 +58,16 @@ def kernel_learning(depth: int, rounds: int) -> Any:
         features=fg.features.Network(widths=(200,) * depth, latent=5, shifter=10), num_inputs=D, num_targets=1,
         num_samples=DRAWS, noise_floor=1e-4, noise_std=0.3, weight_std=1.0,
     )  # fmt: skip
-    local = LocalSteps(steps=STEPS, batch_size=None, optimiser="adam", learning_rate=RATE, decay=None)
+    local = LocalSteps(steps=steps, batch_size=None, optimiser="adam", learning_rate=RATE, decay=None)
     return federation, FeatureAveraging(model=model, local=local, rounds=rounds)
 
 
-def fedgauss_round(depth: int, cores: int) -> dict[str, float]:
+def fedgauss_round(depth: int, steps: int, cores: int) -> dict[str, float]:
     """The mean of the rounds after the first."""
     import fedgauss as fg
     from fedgauss.engines.local import Run
 
-    federation, algorithm = kernel_learning(depth, rounds=6)
+    federation, algorithm = kernel_learning(depth, rounds=6, steps=steps)
     run = Run(algorithm, federation, schedule=fg.Synchronous(), engine=fg.Local(devices=cores), seed=0)()
     seconds = [row["seconds"] for row in run.history[1:]]
     return {"seconds": sum(seconds) / len(seconds)}
@@ -107,7 +107,7 @@ def torch_loss(theta: dict[str, Any], omega: Any, X: Any, y: Any) -> Any:
     return 0.5 * (N * (math.log(2.0 * math.pi) + 2.0 * log_sigma) + log_det - R * log_rho + square) / N
 
 
-def torch_round(depth: int, bits: int, cores: int) -> dict[str, float]:
+def torch_round(depth: int, bits: int, steps: int, cores: int) -> dict[str, float]:
     """A loop over clients; the quickest of torch's Adams."""
     import jax
     import torch
@@ -122,7 +122,7 @@ def torch_round(depth: int, bits: int, cores: int) -> dict[str, float]:
         for X, y in data:
             learned, omega = as_torch(theta, constants, dtype)
             optimiser = torch.optim.Adam(learned.values(), lr=RATE, **options)
-            for _ in range(STEPS):
+            for _ in range(steps):
                 optimiser.zero_grad()
                 torch_loss(learned, omega, X, y).backward()
                 optimiser.step()
@@ -292,6 +292,7 @@ def in_turn(cases: dict[str, tuple[Any, ...]], turns: int, cores: int) -> dict[s
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=50, help="of a client in a round of phase 1")
     parser.add_argument("--scale", type=float, default=1.0, help="of the rows of phase 2")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)))
@@ -317,11 +318,12 @@ def main() -> None:
             difference = measure("same", depth, cores=options.cores)["difference"]
             if not difference < 1e-8:
                 raise SystemExit(f"loss or gradient differ by {difference:.1e}: there is nothing to compare")
-            cases = {"fedgauss": ("fedgauss", depth), "torch": ("torch", depth, 64), "torch 32": ("torch", depth, 32)}
+            cases = {"fedgauss": ("fedgauss", depth, options.steps)}
+            cases |= {name: ("torch", depth, bits, options.steps) for name, bits in (("torch", 64), ("torch 32", 32))}
             values = in_turn(cases, options.turns, options.cores)
             values["times torch"] = values["torch"] / values["fedgauss"]
             values["times torch 32"] = values["torch 32"] / values["fedgauss"]
-            record("phase 1", {"hidden layers": depth}, values | {"difference": difference})
+            record("phase 1", {"hidden layers": depth, "steps": options.steps}, values | {"difference": difference})
     num_rows = round(options.scale * SUM_ROWS)
     if options.only in (None, "phase 2"):
         cases = {"fourier": ("fourier", num_rows), "given": ("given", num_rows), "numpy": ("numpy", num_rows)}

@@ -52,7 +52,9 @@ def _forward(G: Any, b: Any, y_y: Any, N: Any, log_sigma: Any, log_lambda: Any) 
     L = lapack_cholesky(G + jnp.exp(log_rho) * jnp.eye(R))
     inverse = inverse_from_cholesky(L)
     w = inverse @ b
-    square = y_y - b @ w
+    rho = jnp.exp(log_rho)
+    w = w + inverse @ (b - G @ w - rho * w)  # one step of refinement, and the square as a sum of squares: y_y - b @ w
+    square = y_y - 2.0 * b @ w + w @ (G @ w) + rho * w @ w  # would lose as many digits as B is badly conditioned
     log_det = 2.0 * jnp.sum(jnp.log(jnp.diagonal(L)))
     noise = jnp.exp(2.0 * log_sigma)
     value = -0.5 * (N * (jnp.log(2.0 * np.pi) + 2.0 * log_sigma) + log_det - R * log_rho + square / noise)
@@ -118,7 +120,7 @@ def best_scales(
         value = -0.5 * (num_rows * np.log(2 * np.pi * noise) + log_det + left / noise)
         return value, noise
 
-    size = max(float(values.mean()), np.finfo(float).tiny)
+    size = float(values.mean()) or 1.0  # without any feature the evidence does not depend on lambda
     grid = np.log(size) + np.linspace(-30.0, 15.0, 181)
     start = int(np.argmax([profiled(at)[0] for at in grid]))
     low, high = grid[max(start - 1, 0)], grid[min(start + 1, len(grid) - 1)]
@@ -145,7 +147,9 @@ def why_not_sums(
         >>> why_not_sums(-np.eye(2), np.zeros((2, 1)), np.zeros(1), 3.0)
         'its matrix of feature products is indefinite'
     """
-    size = max(float(np.abs(phi_phi).max(initial=0.0)), np.finfo(float).tiny)
+    if not all(np.isfinite(part).all() for part in (phi_phi, phi_y, y_y, num_rows)):
+        return "they are not finite"
+    size = float(np.abs(phi_phi).max(initial=0.0)) or 1.0
     if num_rows < 0.0 or np.any(y_y < 0.0):
         return "its number of rows or its sum of squares is negative"
     if not np.allclose(phi_phi, phi_phi.T, rtol=0.0, atol=_UNEQUAL * size):

@@ -73,7 +73,7 @@ class FeatureModel(SummedModel):
 
     def prepare(self, theta: Flat, constants: Flat) -> Any:
         """The features' parameters and omega."""
-        names, _ = skeleton(self.features, self.num_inputs)
+        names = skeleton(self.features, self.num_inputs).names
         return {name: theta[f"features.{name}"] for name in names}, constants["omega"]
 
     def phi(self, prepared: Any, X: Float[Array, "N D"]) -> Float[Array, "N R"]:
@@ -85,7 +85,7 @@ class FeatureModel(SummedModel):
         self, prepared: Any, X: Float[Array, "N D"], Y: Float[Array, "N P"], mask: Float[Array, " N"]
     ) -> FeatureSums:
         """The four sums."""
-        phi, Y = self.phi(prepared, X) * mask[:, None], Y * mask[:, None]
+        phi, Y = self.phi(prepared, jnp.asarray(X)) * mask[:, None], Y * mask[:, None]
         return FeatureSums(phi.T @ phi, phi.T @ Y, jnp.sum(Y * Y, axis=0), jnp.sum(mask))
 
     def objective(self, sums: FeatureSums, theta: Flat) -> Float[Array, ""]:
@@ -102,6 +102,8 @@ class FeatureModel(SummedModel):
     def tuned(self, sums: FeatureSums, theta: Flat) -> Flat:
         """sigma and lambda of the largest evidence."""
         G, b, y_y, N = (np.asarray(part) for part in sums)
+        if float(N) == 0.0:
+            return theta
         found = [best_scales(G, b[:, p], float(y_y[p]), float(N), self.noise_floor) for p in range(self.num_targets)]
         return theta | {
             "noise_std": np.log([one.noise_std for one in found]),

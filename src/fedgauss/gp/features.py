@@ -65,12 +65,14 @@ def feature_matrix(feature: RandomFeature, omega: Float[Array, "m W"], X: Float[
     """
     samples = jax.vmap(feature, in_axes=(0, None), out_axes=-1)  # [d, m] of one row
     values = jax.vmap(samples, in_axes=(None, 0))(omega, X)
-    return jnp.asarray(values.reshape(X.shape[0], -1) / np.sqrt(omega.shape[0]))
+    return jnp.asarray(values.reshape(X.shape[0], values.shape[1] * values.shape[2]) / np.sqrt(omega.shape[0]))
 
 
 class Rest(NamedTuple):
     """A module without what is learned."""
 
+    names: tuple[str, ...]
+    """Of what is learned, in the structure's order."""
     structure: Any
     module: Any
 
@@ -86,12 +88,13 @@ def split(feature: RandomFeature) -> tuple[Flat, Rest]:
     learned, rest = eqx.partition(feature, _is_learned)
     paths, structure = jax.tree_util.tree_flatten_with_path(learned)
     named = {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in paths}
-    return named, Rest(structure, rest)
+    return named, Rest(tuple(named), structure, rest)
 
 
 def join(parameters: Flat, rest: Rest) -> RandomFeature:
-    """The module of these parameters, in the order in which `split` named them."""
-    whole: RandomFeature = eqx.combine(jax.tree.unflatten(rest.structure, list(parameters.values())), rest.module)
+    """The module of these parameters."""
+    leaves = [parameters[name] for name in rest.names]
+    whole: RandomFeature = eqx.combine(jax.tree.unflatten(rest.structure, leaves), rest.module)
     return whole
 
 
@@ -101,8 +104,8 @@ def _is_learned(leaf: Any) -> bool:
 
 
 @functools.lru_cache(maxsize=64)
-def skeleton(make: Features, num_inputs: int) -> tuple[tuple[str, ...], Rest]:
-    """The names of what is learned, and the rest of the module: all that is known without a key.
+def skeleton(make: Features, num_inputs: int) -> Rest:
+    """A module without what is learned: all that is known without a key.
 
     Raises:
         SettingsError: If what `make` gives is not a `RandomFeature`, or holds other arrays than floating ones.
@@ -113,16 +116,15 @@ def skeleton(make: Features, num_inputs: int) -> tuple[tuple[str, ...], Rest]:
         raise SettingsError(f"features: could not be made: {error}") from error
     if not isinstance(made, RandomFeature):
         raise SettingsError(f"features: got {type(made).__name__}, expected a fg.features.RandomFeature")
-    parameters, rest = split(made)
+    _, rest = split(made)
     if any(isinstance(leaf, jax.Array | np.ndarray | jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(rest.module)):
         raise SettingsError("features: a module may hold floating arrays, which are learned, and no other arrays")
-    return tuple(parameters), rest
+    return rest
 
 
 def rebuild(make: Features, num_inputs: int, parameters: Flat) -> RandomFeature:
     """The module of these parameters, made by `make`."""
-    names, rest = skeleton(make, num_inputs)
-    return join({name: parameters[name] for name in names}, rest)
+    return join(parameters, skeleton(make, num_inputs))
 
 
 def to_config(make: Features) -> dict[str, Any]:
@@ -199,6 +201,7 @@ def sine_cosine(angle: Float[Array, "*"]) -> tuple[Float[Array, "*"], Float[Arra
     rest = angle
     for part in _PI_2:
         rest = rest - turns * part
+    rest = jnp.clip(rest, -1.0, 1.0)  # beyond a million turns nothing is left but rounding
     square = rest * rest
     sine, cosine = jnp.asarray(_SIN[-1]), jnp.asarray(_COS[-1])
     for a, b in zip(_SIN[-2::-1], _COS[-2::-1], strict=True):
@@ -431,15 +434,15 @@ class Polynomial(RandomFeature):
     degree: int = eqx.field(static=True)
     constant: float = eqx.field(static=True)
 
-    def draw(self, key: PRNGKeyArray, num_samples: int) -> Float[Array, "m D+1"]:
+    def draw(self, key: PRNGKeyArray, num_samples: int) -> Float[Array, "m W"]:
         """Multinomial: how often each coordinate is drawn in n draws, the constant with probability 1/2."""
         D = self.num_inputs
         probabilities = jnp.array([0.5] + [0.5 / D] * D)
         drawn = jax.random.choice(key, D + 1, (num_samples, self.degree), p=probabilities)
         return jnp.sum(jax.nn.one_hot(drawn, D + 1, dtype=probabilities.dtype), axis=1)
 
-    def __call__(self, omega: Float[Array, " D+1"], x: Float[Array, " D"]) -> Float[Array, "1"]:
+    def __call__(self, omega: Float[Array, " W"], x: Float[Array, " D"]) -> Float[Array, "1"]:
         """prod_i x_i^omega_i with x = [sqrt(2 c), sqrt(2 D) x]."""
         root = jnp.full(1, np.sqrt(2.0 * self.constant))
         longer = jnp.concatenate([root, np.sqrt(2.0 * self.num_inputs) * x])
-        return jnp.prod(jnp.where(omega == 0.0, 1.0, longer**omega))[None]
+        return jnp.prod(jnp.where(omega == 0.0, 1.0, longer) ** omega)[None]  # 0^0 has no gradient

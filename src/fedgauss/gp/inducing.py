@@ -15,9 +15,19 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from fedgauss.gp.evidence import why_not_sums
 from fedgauss.gp.kernels import scale_parameters
 from fedgauss.gp.parameters import Space, flatten, unflatten
-from fedgauss.gp.sparse import InducingBasis, SparsePosterior, SparseStatistics, collapsed_bound, row_statistics
+from fedgauss.gp.sparse import (
+    InducingBasis,
+    SparsePosterior,
+    SparseStatistics,
+    collapsed_bound,
+    inducing_basis,
+    row_statistics,
+)
 from fedgauss.gp.summed import Flat, SummedModel
 from fedgauss.linalg import whitening
+
+_UNEXPLAINED = 1e-6
+"""By how much jitter and rounding may let features exceed the prior's own variance."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,12 +81,15 @@ class InducingModel(SummedModel):
 
     def posterior(self, sums: SparseStatistics, theta: Flat, constants: Flat) -> SparsePosterior:
         """Titsias's equation 10."""
-        parameters, basis = self.prepare(theta, constants)
-        return SparsePosterior.from_statistics(self.space.kernel, unflatten(parameters), basis, sums, 0.0)
+        kernel, parameters = self.space.kernel, unflatten(self.values(theta))
+        basis, jitter = inducing_basis(kernel, parameters, theta["inducing_inputs"])
+        return SparsePosterior.from_statistics(kernel, parameters, basis, sums, jitter)
 
     def refusal(self, sums: SparseStatistics) -> str | None:
         """See `why_not_sums`."""
         G, b, y_y = (np.asarray(part) for part in sums[:3])
+        if np.trace(G) > float(sums.trace) * (1.0 + _UNEXPLAINED):
+            return "its features are larger than the prior allows"
         return why_not_sums(G, b, y_y[None], float(sums.count))
 
     def parameters(self, theta: Flat, input_scale: Any, target_scale: Any) -> Flat:

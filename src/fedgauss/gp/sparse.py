@@ -301,11 +301,11 @@ class SparsePosterior:
         LB, _ = checked_cholesky(jnp.eye(M) + statistics.phi_phi / s2, "precision of the inducing values")
         contract = _inverse(LB)
         weights = contract.T @ (contract @ statistics.phi_y[:, 0]) / s2
-        residual = max(float(_residual(statistics)), 0.0) / (num_rows * s2)
+        residual = max(float(_residual(statistics)), 0.0) / (max(num_rows, 1.0) * s2)
         notes: dict[str, float | int | str] = {
             "num_inducing": M,
             "residual": residual,
-            "resolved": int(residual <= 2.0 * _tolerated(M, int(num_rows))),  # chosen on a sample of the rows
+            "resolved": int(residual <= 2.0 * _tolerated(M, max(int(num_rows), 1))),  # chosen on a sample of the rows
             "jitter": jitter,
         }
         return cls(kernel, parameters, notes, basis, weights, contract)
