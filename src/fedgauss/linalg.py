@@ -216,3 +216,29 @@ def _whitening_backward(W: Float[Array, "N N"], change: Float[Array, "N N"]) -> 
 
 
 whitening.defvjp(_whitening_forward, _whitening_backward)
+
+
+_GRAM_SIZE = 192
+"""Below this many rows one product is quicker than one by halves."""
+
+
+@jax.custom_vjp
+def gram(A: Float[Array, "R N"]) -> Float[Array, "R R"]:
+    """A A^T, of which what is above the diagonal is copied and not computed. XLA has no counterpart of BLAS's `syrk`.
+
+    Example:
+        >>> gram(jnp.array([[1.0, 2.0]])).tolist()
+        [[5.0]]
+    """
+    return _gram(A)
+
+
+def _gram(A: Float[Array, "R N"]) -> Float[Array, "R R"]:
+    h = A.shape[0] // 2
+    if 2 * h < _GRAM_SIZE:
+        return A @ A.T
+    lower = A[h:] @ A[:h].T
+    return jnp.block([[_gram(A[:h]), lower.T], [lower, _gram(A[h:])]])
+
+
+gram.defvjp(lambda A: (_gram(A), A), lambda A, change: ((change + change.T) @ A,))

@@ -21,7 +21,8 @@ MODELS = [
 def beside_the_rows(model: SummedModel, rows: int, *, gradient: bool) -> int:
     """Bytes of temporary memory, as the compiler counts them."""
     theta, constants = model.init(jax.random.key(0))
-    X, Y = jax.ShapeDtypeStruct((rows, 2), float), jax.ShapeDtypeStruct((rows, 1), float)
+    shape: Any = jax.ShapeDtypeStruct
+    X, Y = shape((rows, 2), float), shape((rows, 1), float)
 
     def sums(theta: Any, X: Any, Y: Any) -> Any:
         return sums_of(model, theta, constants, X, Y, rows)

@@ -16,11 +16,11 @@ from jaxtyping import Float, PRNGKeyArray
 
 from fedgauss.gp.chunks import predict_in_chunks
 from fedgauss.gp.evidence import best_scales, log_evidence, why_not_sums
-from fedgauss.gp.features import Features, feature_matrix, from_config, rebuild, skeleton, split
+from fedgauss.gp.features import Features, feature_matrix, feature_rows, from_config, rebuild, skeleton, split
 from fedgauss.gp.features import to_config as features_config
 from fedgauss.gp.posterior import Prediction
 from fedgauss.gp.summed import Flat, SummedModel
-from fedgauss.linalg import checked_cholesky
+from fedgauss.linalg import checked_cholesky, gram
 
 _CHUNK_ROWS = 8192
 
@@ -85,8 +85,10 @@ class FeatureModel(SummedModel):
         self, prepared: Any, X: Float[Array, "N D"], Y: Float[Array, "N P"], mask: Float[Array, " N"]
     ) -> FeatureSums:
         """The four sums."""
-        phi, Y = self.phi(prepared, jnp.asarray(X)) * mask[:, None], Y * mask[:, None]
-        return FeatureSums(phi.T @ phi, phi.T @ Y, jnp.sum(Y * Y, axis=0), jnp.sum(mask))
+        parameters, omega = prepared
+        feature = rebuild(self.features, self.num_inputs, parameters)
+        phi, Y = feature_rows(feature, omega, jnp.asarray(X)) * mask[None, :], Y * mask[:, None]
+        return FeatureSums(gram(phi), phi @ Y, jnp.sum(Y * Y, axis=0), jnp.sum(mask))
 
     def objective(self, sums: FeatureSums, theta: Flat) -> Float[Array, ""]:
         """-log p(Y) / N: the targets' evidences add."""

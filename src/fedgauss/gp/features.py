@@ -47,6 +47,14 @@ class RandomFeature(eqx.Module):
     def __call__(self, omega: Float[Array, " W"], x: Float[Array, " D"]) -> Float[Array, " d"]:
         """g(omega, x)."""
 
+    def batch(self, omega: Float[Array, "m W"], X: Float[Array, "N D"]) -> Float[Array, "d m N"]:
+        """g for all draws and rows. Whatever in it does not depend on omega is computed once a row, not m times.
+
+        A class may have a quicker way, rows last: products of matrices in this layout need no transposing on CPU.
+        """
+        draws = jax.vmap(self, in_axes=(0, None), out_axes=-1)  # [d, m] of one row
+        return jnp.asarray(jax.vmap(draws, in_axes=(None, 0), out_axes=-1)(omega, X))
+
 
 Features: TypeAlias = Callable[[PRNGKeyArray, int], RandomFeature]
 """From a key and the number of inputs to the features at their start. Hashable: a settings object, or a function."""
@@ -55,17 +63,19 @@ Features: TypeAlias = Callable[[PRNGKeyArray, int], RandomFeature]
 def feature_matrix(feature: RandomFeature, omega: Float[Array, "m W"], X: Float[Array, "N D"]) -> Float[Array, "N R"]:
     """The R = m d features of every row of `X`. Their inner products estimate the kernel, without bias.
 
-    Whatever in g does not depend on omega is computed once a row, not m times.
-
     Example:
         >>> feature = Fourier()(jax.random.key(0), 2)
         >>> omega = feature.draw(jax.random.key(1), 50)
         >>> feature_matrix(feature, omega, jnp.zeros((3, 2))).shape
         (3, 100)
     """
-    samples = jax.vmap(feature, in_axes=(0, None), out_axes=-1)  # [d, m] of one row
-    values = jax.vmap(samples, in_axes=(None, 0))(omega, X)
-    return jnp.asarray(values.reshape(X.shape[0], values.shape[1] * values.shape[2]) / np.sqrt(omega.shape[0]))
+    return feature_rows(feature, omega, X).T
+
+
+def feature_rows(feature: RandomFeature, omega: Float[Array, "m W"], X: Float[Array, "N D"]) -> Float[Array, "R N"]:
+    """`feature_matrix` transposed: a row a feature, which is how it is computed."""
+    values = feature.batch(omega, X)
+    return jnp.asarray(values.reshape(values.shape[0] * values.shape[1], X.shape[0]) / np.sqrt(omega.shape[0]))
 
 
 class Rest(NamedTuple):
@@ -228,6 +238,33 @@ def _fourier(frequency: Float[Array, " D"], x: Float[Array, " D"]) -> Float[Arra
     return jnp.stack([cosine, sine])
 
 
+def _fourier_batch(frequencies: Float[Array, "m D"], inputs: Float[Array, "D N"]) -> Float[Array, "2 m N"]:
+    """`_fourier` of all draws and rows."""
+    sine, cosine = sine_cosine(_product(frequencies, inputs))
+    # without the barrier XLA computes them anew in every loop that reads them
+    return _barrier(jnp.stack([cosine, sine]))
+
+
+def _barrier(array: Float[Array, "..."]) -> Float[Array, "..."]:
+    """The array, made before it is used."""
+    made: Array = jax.lax.optimization_barrier(array)  # type: ignore[no-untyped-call]
+    return made
+
+
+@jax.custom_vjp
+def _product(left: Float[Array, "A B"], right: Float[Array, "B N"]) -> Float[Array, "A N"]:
+    """left @ right, with a gradient that stays rows last: XLA would transpose the long matrix on the way back."""
+    return left @ right
+
+
+def _product_backward(kept: Any, change: Float[Array, "A N"]) -> Any:
+    left, right = kept
+    return change @ right.T, _barrier(left.T) @ change
+
+
+_product.defvjp(lambda left, right: (left @ right, (left, right)), _product_backward)
+
+
 # --- stationary kernels --------------------------------------------------------------------------------------------
 
 
@@ -249,6 +286,10 @@ class FourierFeature(RandomFeature):
     def __call__(self, omega: Float[Array, " D"], x: Float[Array, " D"]) -> Float[Array, "2"]:
         """cos and sin of omega^T x / lengthscale."""
         return _fourier(omega, x * jnp.exp(-self.log_lengthscale))
+
+    def batch(self, omega: Float[Array, "m D"], X: Float[Array, "N D"]) -> Float[Array, "2 m N"]:
+        """The same by products of matrices."""
+        return _fourier_batch(omega, (X * jnp.exp(-self.log_lengthscale)[None, :]).T)
 
 
 @settings
@@ -289,6 +330,7 @@ class NetworkFeature(RandomFeature):
     log_replicate: Float[Array, ""] | None
     """The logarithm of the spread of x's random copies."""
     family: Family = eqx.field(static=True)
+    activation: Activation = eqx.field(static=True)
     latent: int = eqx.field(static=True)
     num_inputs: int = eqx.field(static=True)
 
@@ -308,6 +350,18 @@ class NetworkFeature(RandomFeature):
         if self.log_replicate is not None:
             x = x * (1.0 + jnp.exp(self.log_replicate) * noise)
         return _fourier(frequency, self.extractor(x))
+
+    def batch(self, omega: Float[Array, "m W"], X: Float[Array, "N D"]) -> Float[Array, "2 m N"]:
+        """The same by products of matrices, where every draw sees the same f(x)."""
+        if self.log_replicate is not None:
+            return super().batch(omega, X)
+        frequencies = omega if self.shifter is None else omega + jax.vmap(self.shifter)(omega)
+        *hidden, last = self.extractor.layers
+        values = X.T
+        for layer in hidden:
+            assert layer.bias is not None
+            values = _ACTIVATIONS[self.activation](_product(layer.weight, values) + layer.bias[:, None])
+        return _fourier_batch(frequencies, _product(last.weight, values))
 
 
 @settings
@@ -367,7 +421,9 @@ class Network:
         if self.shifter is not None:
             shifter = _network(self.latent, self.latent, self.shifter, 1, activation, key_h, last=0.0, last_bias=True)
         replicate = jnp.asarray(np.log(0.1)) if self.replicate else None
-        return NetworkFeature(extractor, shifter, replicate, self.family, self.latent, num_inputs)
+        return NetworkFeature(
+            extractor, shifter, replicate, self.family, self.activation, self.latent, num_inputs
+        )  # fmt: skip
 
 
 def _network(

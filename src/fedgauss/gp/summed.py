@@ -21,7 +21,7 @@ from fedgauss.gp.posterior import Posterior
 
 Flat = dict[str, Any]
 
-CHUNK = 2048
+CHUNK = 1024
 """Rows summed at a time: their features stay in a core's cache."""
 
 
