@@ -102,7 +102,6 @@ def value_and_gradient(model: SummedModel, theta: Any, *rest: Any) -> Any:
 
 @pytest.mark.parametrize(("rows", "num_rows"), [(40, 33), (2 * 2048 + 1, 4097), (5000, 4321)])
 def test_sums_over_padded_rows_are_those_of_dense_features(rows: int, num_rows: int) -> None:
-    assert summed.CHUNK == 2048
     model = feature_model()
     theta, constants = start(model)
     X, Y = data(num_rows, 2)

@@ -87,7 +87,7 @@ class FeatureModel(SummedModel):
         """The four sums."""
         parameters, omega = prepared
         feature = rebuild(self.features, self.num_inputs, parameters)
-        phi, Y = feature_rows(feature, omega, jnp.asarray(X)) * mask[None, :], Y * mask[:, None]
+        phi, Y = feature_rows(feature, omega, jnp.asarray(X), jnp.asarray(mask)), Y * mask[:, None]
         return FeatureSums(gram(phi), phi @ Y, jnp.sum(Y * Y, axis=0), jnp.sum(mask))
 
     def objective(self, sums: FeatureSums, theta: Flat) -> Float[Array, ""]:

@@ -47,13 +47,15 @@ class RandomFeature(eqx.Module):
     def __call__(self, omega: Float[Array, " W"], x: Float[Array, " D"]) -> Float[Array, " d"]:
         """g(omega, x)."""
 
-    def batch(self, omega: Float[Array, "m W"], X: Float[Array, "N D"]) -> Float[Array, "d m N"]:
-        """g for all draws and rows. Whatever in it does not depend on omega is computed once a row, not m times.
+    def batch(
+        self, omega: Float[Array, "m W"], X: Float[Array, "N D"], weight: Float[Array, " N"]
+    ) -> Float[Array, "d m N"]:
+        """g of all draws and rows, times a weight a row. What does not depend on omega is computed once a row.
 
         A class may have a quicker way, rows last: products of matrices in this layout need no transposing on CPU.
         """
         draws = jax.vmap(self, in_axes=(0, None), out_axes=-1)  # [d, m] of one row
-        return jnp.asarray(jax.vmap(draws, in_axes=(None, 0), out_axes=-1)(omega, X))
+        return jnp.asarray(jax.vmap(draws, in_axes=(None, 0), out_axes=-1)(omega, X) * weight[None, None, :])
 
 
 Features: TypeAlias = Callable[[PRNGKeyArray, int], RandomFeature]
@@ -69,13 +71,15 @@ def feature_matrix(feature: RandomFeature, omega: Float[Array, "m W"], X: Float[
         >>> feature_matrix(feature, omega, jnp.zeros((3, 2))).shape
         (3, 100)
     """
-    return feature_rows(feature, omega, X).T
+    return feature_rows(feature, omega, X, jnp.ones(X.shape[0])).T
 
 
-def feature_rows(feature: RandomFeature, omega: Float[Array, "m W"], X: Float[Array, "N D"]) -> Float[Array, "R N"]:
-    """`feature_matrix` transposed: a row a feature, which is how it is computed."""
-    values = feature.batch(omega, X)
-    return jnp.asarray(values.reshape(values.shape[0] * values.shape[1], X.shape[0]) / np.sqrt(omega.shape[0]))
+def feature_rows(
+    feature: RandomFeature, omega: Float[Array, "m W"], X: Float[Array, "N D"], mask: Float[Array, " N"]
+) -> Float[Array, "R N"]:
+    """`feature_matrix` transposed: a row a feature, which is how it is computed; zeros where the mask is 0."""
+    values = feature.batch(omega, X, mask / np.sqrt(omega.shape[0]))
+    return values.reshape(values.shape[0] * values.shape[1], X.shape[0])
 
 
 class Rest(NamedTuple):
@@ -238,11 +242,16 @@ def _fourier(frequency: Float[Array, " D"], x: Float[Array, " D"]) -> Float[Arra
     return jnp.stack([cosine, sine])
 
 
-def _fourier_batch(frequencies: Float[Array, "m D"], inputs: Float[Array, "D N"]) -> Float[Array, "2 m N"]:
-    """`_fourier` of all draws and rows."""
+def _fourier_batch(
+    frequencies: Float[Array, "m D"], inputs: Float[Array, "D N"], weight: Float[Array, " N"]
+) -> Float[Array, "2 m N"]:
+    """`_fourier` of all draws and rows, times a weight a row."""
+    m = frequencies.shape[0]
     sine, cosine = sine_cosine(_product(frequencies, inputs))
-    # without the barrier XLA computes them anew in every loop that reads them
-    return _barrier(jnp.stack([cosine, sine]))
+    # written into place: of stacked parts XLA computes sine and cosine anew wherever they are read
+    rows = jnp.zeros((2 * m, inputs.shape[1]))
+    rows = rows.at[:m].set(cosine * weight[None, :]).at[m:].set(sine * weight[None, :])
+    return rows.reshape(2, m, inputs.shape[1])
 
 
 def _barrier(array: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -287,9 +296,11 @@ class FourierFeature(RandomFeature):
         """cos and sin of omega^T x / lengthscale."""
         return _fourier(omega, x * jnp.exp(-self.log_lengthscale))
 
-    def batch(self, omega: Float[Array, "m D"], X: Float[Array, "N D"]) -> Float[Array, "2 m N"]:
+    def batch(
+        self, omega: Float[Array, "m D"], X: Float[Array, "N D"], weight: Float[Array, " N"]
+    ) -> Float[Array, "2 m N"]:
         """The same by products of matrices."""
-        return _fourier_batch(omega, (X * jnp.exp(-self.log_lengthscale)[None, :]).T)
+        return _fourier_batch(omega, (X * jnp.exp(-self.log_lengthscale)[None, :]).T, weight)
 
 
 @settings
@@ -351,17 +362,19 @@ class NetworkFeature(RandomFeature):
             x = x * (1.0 + jnp.exp(self.log_replicate) * noise)
         return _fourier(frequency, self.extractor(x))
 
-    def batch(self, omega: Float[Array, "m W"], X: Float[Array, "N D"]) -> Float[Array, "2 m N"]:
+    def batch(
+        self, omega: Float[Array, "m W"], X: Float[Array, "N D"], weight: Float[Array, " N"]
+    ) -> Float[Array, "2 m N"]:
         """The same by products of matrices, where every draw sees the same f(x)."""
         if self.log_replicate is not None:
-            return super().batch(omega, X)
+            return super().batch(omega, X, weight)
         frequencies = omega if self.shifter is None else omega + jax.vmap(self.shifter)(omega)
         *hidden, last = self.extractor.layers
         values = X.T
         for layer in hidden:
             assert layer.bias is not None
             values = _ACTIVATIONS[self.activation](_product(layer.weight, values) + layer.bias[:, None])
-        return _fourier_batch(frequencies, _product(last.weight, values))
+        return _fourier_batch(frequencies, _product(last.weight, values), weight)
 
 
 @settings
