@@ -44,7 +44,17 @@ ROUNDS, PATIENCE = 100, 20
 EXACT_EXCHANGES = 1000
 UNWATCHED_ROUNDS = 10
 """Of local + global, which is not stopped early."""
-METHODS = ("averaging", "distillation", "exact", "pooled", "local+local", "local+global", "avg+local", "kd+local")
+METHODS = (
+    "averaging",
+    "averaging, 100 draws",
+    "distillation",
+    "exact",
+    "pooled",
+    "local+local",
+    "local+global",
+    "avg+local",
+    "kd+local",
+)
 SETS = ("skillcraft", "sml", "parkinsons", "bike", "ccpp")
 
 
@@ -122,6 +132,7 @@ def method_of(kind: str, settings: dict[str, Any], distillation: Any) -> Any:
         return fg.Pooled(method) if kind == "pooled" else method
     choices: dict[str, dict[str, Any]] = {
         "averaging": {},
+        "averaging, 100 draws": {"num_samples": 100},
         "distillation": {"training": "distillation", "distillation": distillation},
         "local+local": {"training": "local", "last_layer": "local"},
         "local+global": {"training": "local", "last_layer": "global"},
