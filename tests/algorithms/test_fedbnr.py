@@ -196,7 +196,9 @@ def test_the_summed_gradient_is_that_of_the_pooled_objective() -> None:
     from fedgauss.gp.summed import sums_of
 
     def pooled(theta: Any) -> Any:
-        sums = sums_of(algorithm.model, theta, run.server.constants, *map(jnp.asarray, POOLED), len(POOLED[0]))
+        sums = sums_of(
+            algorithm.model, theta, run.server.constants, jnp.asarray(POOLED[0]), jnp.asarray(POOLED[1]), len(POOLED[0])
+        )
         return algorithm.model.objective(sums, theta)
 
     expected = jax.grad(pooled)(run.server.theta)

@@ -25,6 +25,8 @@ def fit(federation: fg.Federation = FEDERATION, **settings: Any) -> Any:
 
 def test_federated_is_pooled() -> None:
     method = fg.FedSparseGP(**QUICK, rounds=40)
+    federated: Any
+    pooled: Any
     federated, pooled = (one.fit(FEDERATION, progress=False) for one in (method, fg.Pooled(method)))
     for one, other in zip(*(m.predict(None, X_NEW, return_std=True) for m in (federated, pooled)), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5)
