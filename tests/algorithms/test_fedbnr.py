@@ -21,7 +21,9 @@ from fedgauss.disclosure import disclosed
 from fedgauss.engines.local import Local, LocalWorker, Network, Run
 from fedgauss.errors import DataError, RunError, ScheduleError, SettingsError
 from fedgauss.exchange import Exchange
+from fedgauss.fitted.sums import gather
 from fedgauss.gp.features import Fourier, FourierFeature
+from fedgauss.gp.summed import sums_of
 from fedgauss.ledger import Ledger
 from fedgauss.schedules import Synchronous
 from reference import feature_regression
@@ -105,7 +107,7 @@ def test_the_global_model_is_that_of_all_rows_in_one_place() -> None:
     federated = fit(tune=False)
     together = fg.Federation.from_arrays({"all": POOLED})
     learned = dataclasses.replace(federated.learned, sums=None)
-    gathered = gather(learned, together)
+    gathered = gathered_from(learned, together)
     pooled = type(federated)(dataclasses.replace(learned, sums=gathered), federated.history_, federated.ledger_, None)
     same(federated.predict(None, X_NEW, return_cov=True), pooled.predict(None, X_NEW, return_cov=True), rtol=1e-9)
     same(federated.learned.sums, gathered)
@@ -113,9 +115,7 @@ def test_the_global_model_is_that_of_all_rows_in_one_place() -> None:
     same([federated.predict("a", X_NEW)], [federated.predict(None, X_NEW)])
 
 
-def gather(learned: Any, federation: fg.Federation) -> Any:
-    from fedgauss.fitted.sums import gather
-
+def gathered_from(learned: Any, federation: fg.Federation) -> Any:
     return gather(
         learned.model, learned.learned, learned.constants, learned.scaling.apply(federation), engine=Local(), seed=0,
         everyone=True, round_number=0,
@@ -193,7 +193,6 @@ def test_the_summed_gradient_is_that_of_the_pooled_objective() -> None:
     _, replies = run.worker.compute(request, 1, np.arange(3), run.clients)
     total = run.exchange.ask(request, np.arange(3)).shape.unravel(replies.sum(axis=0))
     found = jax.tree.map(jnp.add, total.value.gradient, run.server.explicit)
-    from fedgauss.gp.summed import sums_of
 
     def pooled(theta: Any) -> Any:
         sums = sums_of(
@@ -362,8 +361,6 @@ def test_local_global_gives_every_client_everybodys_sums_in_its_own_features() -
     assert model.ledger_.filter(message="FeatureSums").height == 9  # three clients' features, three clients' sums
     assert model.ledger_.filter(message="ClientNetwork").height == 3
     learned = model.learned
-    from fedgauss.gp.summed import sums_of
-
     X, Y = learned.scaling.pooled.inputs(POOLED[0]), learned.scaling.pooled.targets(POOLED[1])
     same(
         learned.sums["b"],
@@ -392,7 +389,7 @@ def newcomers() -> fg.Federation:
 
 def test_joining_is_being_there_from_the_start_of_phase_2() -> None:
     model = fit()
-    everybody = gather(model.learned, fg.Federation([*FEDERATION.clients, *newcomers().clients]))
+    everybody = gathered_from(model.learned, fg.Federation([*FEDERATION.clients, *newcomers().clients]))
     before = len(model.ledger_)
     assert model.update(newcomers()) is model
     same(model.learned.sums, everybody)
