@@ -262,6 +262,22 @@ def test_clients_that_are_always_lost_in_between_end_the_run() -> None:
         go_on()
 
 
+class NotANumber(FourierFeature):
+    """Features that overflow."""
+
+    def batch(self, omega: Any, X: Any, weight: Any) -> Any:
+        return jnp.nan * super().batch(omega, X, weight)
+
+
+def overflowing(key: Any, num_inputs: int) -> NotANumber:
+    return NotANumber(jnp.zeros(1), "rbf", num_inputs)
+
+
+def test_a_start_that_is_not_a_number_ends_the_run() -> None:
+    with pytest.raises(RunError, match="at the start the objective is not a number"):
+        fit(training="exact", features=overflowing)
+
+
 def test_exact_training_needs_everybody_at_once() -> None:
     with pytest.raises(ScheduleError, match="needs the answer of every client"):
         fg.FedBNR(training="exact").fit(FEDERATION, schedule=fg.Asynchronous(), progress=False)

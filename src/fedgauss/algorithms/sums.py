@@ -233,6 +233,11 @@ class ExactSums(FederatedAlgorithm[ExactSumsServer, Any, Any, Tally]):
                 ' Leave unreliable clients out, or let every request wait for all: quorum="every"'
             )
         if bool(server.done) or int(server.exchanges) >= self.rounds:
+            if not float(server.members[0]):
+                raise RunError(
+                    "at the start the objective is not a number: some client's sums are not finite there. Standardise"
+                    " inputs and targets, or look at features of your own"
+                )
             return None
         if float(server.wants_gradient):
             return CotangentRequest(server.theta, server.constants, server.cotangent)
