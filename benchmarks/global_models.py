@@ -65,7 +65,7 @@ def uci(found: Found) -> list[str]:
     heads = ["Set, clients", "seeds", *METHODS, "FedAvg, paper", "pFedGP, paper"]
     scores = ["ECE", "ECE before tuning", "MCE", "Brier", "95 % coverage", "95 % coverage before tuning", "NLPD"]
     return [
-        "RMSE, paper / ours, ± the standard error over seeds:",
+        "RMSE, paper / ours, ± the standard error over seeds; without ± there was time for one seed:",
         table(heads, errors),
         "Calibration, and what tuning noise and prior scale by the evidence of the sums does to it:",
         table(["Set, clients", "Method", "ECE, paper", *scores], calibration),
