@@ -104,7 +104,7 @@ def best_scales(
         >>> rng = np.random.default_rng(0)
         >>> phi = rng.normal(size=(5, 4000))
         >>> y = 2.0 * rng.normal(size=5) @ phi + 0.3 * rng.normal(size=4000)
-        >>> found = best_scales(phi @ phi.T, phi @ y, float(y @ y), 4000, 1e-6)
+        >>> found = best_scales(phi @ phi.T, phi @ y, float(y @ y), 4000.0, 1e-6)
         >>> round(found.noise_std, 2), 1.0 < found.weight_std < 4.0
         (0.3, True)
     """

@@ -495,7 +495,7 @@ class Polynomial(RandomFeature):
     is right for negative x too, where the logarithm is not.
 
     Example:
-        >>> float(Polynomial(1, degree=2, constant=1.0)(jnp.array([0.0, 2.0]), 3.0 * jnp.ones(1))[0])
+        >>> round(float(Polynomial(1, degree=2, constant=1.0)(jnp.array([0.0, 2.0]), 3.0 * jnp.ones(1))[0]), 9)
         18.0
     """
 
