@@ -104,12 +104,20 @@ def _claims(label: str, case: Any, methods: dict[str, Found]) -> list[str]:
         wanted = PAPER[case]["averaging"]
         if (more := "averaging, 100 draws") in methods:
             rmse = take(methods[more], "rmse").mean()
-            notes.append(check(f"{label}, {more}, RMSE", rmse, round(rmse, 2) <= wanted, f"at most {wanted}"))
-        notes.append(check(f"{label}, {best}, RMSE", ours[best], round(ours[best], 2) <= wanted, f"at most {wanted}"))
+            notes.append(
+                check(f"{label}, {more}, RMSE", rmse, round(rmse, 2) <= wanted, f"at most {wanted} in two digits")
+            )
+        notes.append(
+            check(
+                f"{label}, {best}, RMSE", ours[best], round(ours[best], 2) <= wanted, f"at most {wanted} in two digits"
+            )
+        )
         for method, limit in zip(("averaging", "distillation"), PAPER_ECE[case], strict=True):
             if method in methods:
                 ece = take(methods[method], "ece").mean()
-                notes.append(check(f"{label}, {method}, ECE", ece, round(ece, 2) <= limit, f"at most {limit}"))
+                notes.append(
+                    check(f"{label}, {method}, ECE", ece, round(ece, 2) <= limit, f"at most {limit} in two digits")
+                )
     if "exact" in methods and "pooled" in methods:
         exact, pooled = (_by_seed(methods[method], "rmse") for method in ("exact", "pooled"))
         both = sorted(set(exact) & set(pooled))
