@@ -14,10 +14,11 @@ Adam with rate .003, with 100 clients 5 with rate .005 (the paper: 50; it gives 
 distillation 50 steps a round with alpha 1; inputs and targets are standardised by pooled moments; noise and prior
 scale are tuned by the evidence of the sums ("before tuning" shows them as averaged). "exact" and "pooled" stop by the
 validation NLPD after 20 values taken every 10 exchanges. "averaging, 100 draws" has twice the paper's features, in
-place of its wider layers; it was added where averaging with 50 had missed the paper's figure, so it is no prior choice.
-Settings were chosen by validation rows of another split (seed 100), the 5 steps with 100 clients after a first row of
-seed 0 had been seen; splits of one data set share rows, so the table is not fully blind to these choices. Local + global is not stopped early: 10 rounds. Columns with fewer
-seeds than "averaging" had no more time; the paper has 10 seeds.
+place of its wider layers; it was added where averaging with 50 had missed the paper's figure, so it is no prior
+choice. Settings were chosen by validation rows of another split (seed 100), the 5 steps with 100 clients after a first
+row of seed 0 had been seen; splits of one data set share rows, so the table is not fully blind to these choices. Local
++ global is not stopped early: 10 rounds. Columns with fewer seeds than "averaging" had no more time; the paper has 10
+seeds.
 
 Targets and features. Skillcraft: LeagueIndex from all complete columns but GameID. SML: the bedroom temperature (the
 paper does not name its target; with this one Weather_Temperature has its correlation of .783) from all columns but the
