@@ -110,8 +110,8 @@ def sums_of(model: SummedModel, theta: Flat, constants: Flat, X: Any, Y: Any, nu
 def _chunked(model: SummedModel, prepared: Any, X: Any, Y: Any, mask: Any) -> Any:
     """The sums, chunk by chunk. Differentiated chunk by chunk again, so nothing is kept from the way forward."""
 
-    def add(total: Any, chunk: Any) -> tuple[Any, None]:
-        return jax.tree.map(jnp.add, total, model.row_sums(prepared, *chunk)), None
+    def add(total: Any, chunk: Any) -> Any:
+        return jax.tree.map(jnp.add, total, model.row_sums(prepared, *chunk))
 
     return _over_chunks(add, _zeros(lambda *rows: model.row_sums(prepared, *rows), X, Y, mask), X, Y, mask)
 
@@ -122,16 +122,16 @@ def _zeros(function: Any, X: Any, Y: Any, mask: Any) -> Any:
 
 
 def _over_chunks(add: Any, total: Any, X: Any, Y: Any, mask: Any) -> Any:
-    """Scan over whole chunks where they lie, without a copy of the rows; then over what is left."""
+    """Loop over whole chunks where they lie, without a copy of the rows; then over what is left."""
     whole = X.shape[0] // CHUNK
 
     def one(i: Any, total: Any) -> Any:
         rows = [jax.lax.dynamic_slice_in_dim(part, i * CHUNK, CHUNK) for part in (X, Y, mask)]
-        return add(total, rows)[0]
+        return add(total, rows)
 
     total = jax.lax.fori_loop(0, whole, one, total)
     rest = [part[whole * CHUNK :] for part in (X, Y, mask)]
-    return add(total, rest)[0] if len(rest[0]) else total
+    return add(total, rest) if len(rest[0]) else total
 
 
 def _chunked_forward(model: SummedModel, prepared: Any, X: Any, Y: Any, mask: Any) -> Any:
@@ -143,9 +143,9 @@ def _chunked_backward(model: SummedModel, kept: Any, cotangent: Any) -> Any:
     learned = jax.tree.map(lambda leaf: jnp.issubdtype(jnp.result_type(leaf), jnp.inexact), prepared)
     assert all(jax.tree.leaves(learned))
 
-    def add(total: Any, chunk: Any) -> tuple[Any, None]:
+    def add(total: Any, chunk: Any) -> Any:
         _, pull = jax.vjp(lambda prepared: model.row_sums(prepared, *chunk), prepared)
-        return jax.tree.map(jnp.add, total, pull(cotangent)[0]), None
+        return jax.tree.map(jnp.add, total, pull(cotangent)[0])
 
     zeros = jax.tree.map(jnp.zeros_like, prepared)
     return _over_chunks(add, zeros, X, Y, mask), None, None, None

@@ -381,11 +381,8 @@ class _Fit:
 
     def _two_exchanges(self, theta: Flat, constants: Flat, run: Run) -> tuple[Any, pl.DataFrame]:
         layer = TwoExchangeLastLayer(model=self.model)
-        second = Run(
-            layer, self.plan.standardised, schedule=Synchronous(), engine=self.plan.engine, seed=self.plan.seed
-        )
+        second = self._next(layer, run)
         second.exchange.server = second.exchange.server._replace(theta=theta, constants=constants)
-        second.exchange.round = len(run.history)
         second()
         if len(second.history) < 2:
             raise RunError("the run was stopped between the two exchanges of the last layer: there is no model")
@@ -410,11 +407,14 @@ class _Fit:
 
     def _collect(self, run: Run) -> list[pl.DataFrame]:
         """Every client sends its network, that all can compute sums in it."""
-        collect = CollectNetworks(model=self.model, num_clients=len(run.names))
-        second = Run(
-            collect, self.plan.standardised, schedule=Synchronous(), engine=self.plan.engine, seed=self.plan.seed
-        )
+        second = self._next(CollectNetworks(model=self.model, num_clients=len(run.names)), run)
         second.exchange.clients = run.clients
-        second.exchange.round = len(run.history)
         second()
         return [second.ledger.to_frame()]
+
+    def _next(self, algorithm: FederatedAlgorithm[Any, Any, Any, Any], run: Run) -> Run:
+        """The run of one more phase, not begun, its rounds numbered after those of the first."""
+        plan = self.plan
+        following = Run(algorithm, plan.standardised, schedule=Synchronous(), engine=plan.engine, seed=plan.seed)
+        following.exchange.round = len(run.history)
+        return following

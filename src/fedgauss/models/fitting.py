@@ -1,6 +1,7 @@
 """What the fits of all methods have in common: standardising, watching held-out rows, settings as plain values."""
 
 import dataclasses
+import functools
 import inspect
 import logging
 import math
@@ -65,7 +66,7 @@ class Plan:
         scaling, target_scale, setup = _standardise(federation, inputs, targets, engine, seed)
         return cls(federation, schedule or Synchronous(), engine, seed, scaling, target_scale, setup)
 
-    @property
+    @functools.cached_property
     def standardised(self) -> Federation:
         """The federation in the model's units."""
         return self.scaling.apply(self.federation)
